@@ -26,6 +26,7 @@ FRONT_END = "settings tracing jobs errors schemas"
 FLOORS: dict[str, dict[str, str]] = {
     "service": {
         "settings": "",
+        "recipes": "",
         "tracing": "settings",
         "jobs": "settings tracing",
         "errors": "settings tracing jobs",
@@ -39,7 +40,7 @@ FLOORS: dict[str, dict[str, str]] = {
         "responses": f"{FRONT_END} front_end http",
         "admission": f"{FRONT_END} front_end http validation",
         "playground": "",
-        "routes": f"{FRONT_END} admission auth front_end http playground responses",
+        "routes": f"{FRONT_END} recipes admission auth front_end http playground responses",
     },
     "service.jobs": {
         "redis": "",
@@ -110,6 +111,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
         "models",
         "service.jobs",
         "service.metrics.http",
+        "service.recipes",
         "service.settings",
         "service.tracing",
     ),

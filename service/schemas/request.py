@@ -175,6 +175,10 @@ class OutputRequest(Body):
     """Whether the outputs of the finished job also hold their bytes in base64. Where too many bytes
     are in flight, the answer that names a new job and the last event come without them, with a
     warning."""
+    metadata: bool = True
+    """Whether the files hold their recipe: fields, seed and model, as Atelier and AUTOMATIC1111
+    read them, and IPTC's mark of made images. Input images, `webhook` and `metadata` are never in
+    it. False where the operator has switched it off."""
 
 
 class SchedulerRequest(Body):

@@ -67,6 +67,11 @@ class OutputView(View):
     height: int
     seed: int
     sha256: str
+    """SHA-256 of the file."""
+    pixels_sha256: str | None
+    """SHA-256 of its pixels before they are encoded: three bytes each, row by row, frame by frame.
+    The same for every format and quality, with metadata and without; null of a file that an earlier
+    version made."""
     bytes: int
     num_frames: int | None
     """Number of frames of a video in one file, as the next two are; null of an image and of a

@@ -24,6 +24,7 @@ from pydantic_settings import (
 from service.settings.limits import LimitSettings
 from service.settings.loras import LoraSettings
 from service.settings.models import ModelSettings
+from service.settings.output import OutputSettings
 from service.settings.pools import PoolSettings
 from service.settings.queue import QueueSettings
 from service.settings.redis import RedisSettings
@@ -68,6 +69,7 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     queue: QueueSettings = QueueSettings()
     store: StoreSettings = StoreSettings()
+    output: OutputSettings = OutputSettings()
     webhooks: WebhookSettings = WebhookSettings()
     tracing: TracingSettings = TracingSettings()
     tenants: dict[str, TenantSettings] = Field(default_factory=dict)

@@ -12,7 +12,7 @@ from models.spec.lora import Lora, RequestedLora
 from models.spec.model_spec import ModelSpec, Task
 from service.errors.problems import FieldError, Invalid, NotAcceptable
 from service.jobs.model.job import Warned
-from service.schemas.request import MEDIA_TYPES, GenerateRequest, model_fields
+from service.schemas.request import MEDIA_TYPES, GenerateRequest, OutputRequest, model_fields
 from service.settings.limits import LimitSettings
 from service.validation.ineffective_fields import all_warnings
 from service.validation.loras import requested
@@ -35,7 +35,7 @@ class Resolved:
     fields: dict[str, Any]
     """Fields that the model serves, each with its value."""
     output: dict[str, Any]
-    """format, quality (may be None), inline."""
+    """format, quality (may be None), inline, metadata."""
     steps: int
     """Denoising steps over all images."""
     warnings: list[Warned]
@@ -132,7 +132,7 @@ def formats_of(task: Task) -> tuple[str, ...]:
 def _output(
     request: GenerateRequest, task: Task, media_types: tuple[str, ...], fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-    asked = request.output.model_dump() if request.output else {"quality": None, "inline": False}
+    asked = (request.output or OutputRequest()).model_dump()
     accepted = [
         name for kind in media_types for name in formats_of(task) if MEDIA_TYPES[name] == kind
     ]

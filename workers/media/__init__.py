@@ -1,4 +1,4 @@
 """Files made of pixels: images and videos.
 
-May import no other room.
+May import no other room; of the front end's `recipes` and `settings`.
 """

@@ -1,4 +1,4 @@
-"""Images → files. The same pixels give the same bytes; nothing is embedded beside them."""
+"""Images → files. The same pixels give the same bytes; metadata comes later."""
 
 from __future__ import annotations
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from service.recipes.recipe import Recipe
 from workers.media import image, video
+from workers.media.marking import Marking
 
 DEFAULT_FPS = 16.0
 """Frame rate of a video whose model names none; what Wan was trained on."""
 PREVIEW_FORMAT, PREVIEW_QUALITY = "webp", 75
+PLAIN_MARKING = Marking()
 
 
 @dataclass(frozen=True)
@@ -23,28 +27,39 @@ class File:
     content_type: str
     width: int
     height: int
+    pixels_sha256: str
     num_frames: int | None = None
     """Number of frames of a video, as the next two are."""
     fps: float | None = None
     duration_s: float | None = None
 
 
-def files(pixels: np.ndarray, request: Mapping[str, Any]) -> Iterator[File]:
+def files(
+    pixels: np.ndarray,
+    request: Mapping[str, Any],
+    recipe: Recipe | None = None,
+    marking: Marking = PLAIN_MARKING,
+) -> Iterator[File]:
     """Yield the files of an image or video; of image formats, one file a frame.
 
     Args:
         pixels: uint8 [height, width, 3] or [frames, height, width, 3].
         request: resolved; `output` and `fps` are read.
+        recipe: what the files say of themselves; None: nothing.
+        marking: how they say it.
     """
     output = request.get("output", {})
     format, quality = output.get("format", "png"), output.get("quality")
     if pixels.ndim == 4 and format in video.CONTENT_TYPES:
-        yield _clip(pixels, format, request.get("fps") or DEFAULT_FPS, quality)
+        clip = _clip(pixels, format, request.get("fps") or DEFAULT_FPS, quality)
+        yield replace(clip, data=marking.mark(clip.data, clip.content_type, recipe))
         return
-    for picture in pixels if pixels.ndim == 4 else [pixels]:
+    content_type = image.CONTENT_TYPES[format]
+    for number, picture in enumerate(pixels if pixels.ndim == 4 else [pixels]):
         height, width = picture.shape[:2]
-        data = image.encode(picture, format, quality)
-        yield File(data, image.CONTENT_TYPES[format], width, height)
+        said = recipe and (recipe.of_frame(number) if pixels.ndim == 4 else recipe)
+        data = marking.mark(image.encode(picture, format, quality), content_type, said)
+        yield File(data, content_type, width, height, _digest(picture))
 
 
 def count(pixels: np.ndarray, request: Mapping[str, Any]) -> int:
@@ -61,10 +76,15 @@ def _clip(frames: np.ndarray, format: str, fps: float, quality: int | None) -> F
         video.CONTENT_TYPES[format],
         width,
         height,
+        _digest(frames),
         num_frames=num_frames,
         fps=fps,
         duration_s=num_frames / fps,
     )
+
+
+def _digest(pixels: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(pixels).data).hexdigest()
 
 
 def preview(pixels: np.ndarray, request: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from service.jobs.model.job import JobError, JobState, Output, Snapshot, Stage, 
 from service.jobs.queue import Claim, Queue
 from service.jobs.storage.errors import NotStored, StoreError
 from service.jobs.storage.object_store import Store, input_key, job_folders, output_key
+from service.recipes.recipe import Recipe, recipe_of
 from service.tracing import spans
 from service.tracing.span import NOTHING
 from workers.engine.adapters import LoraGone
@@ -23,6 +24,7 @@ from workers.engine.engine import Engine
 from workers.engine.errors import EngineDied, GenerationFailed
 from workers.engine.row import Row
 from workers.engine.stage_timing import Turns
+from workers.media.marking import Marking
 from workers.media.outputs import File, count, files
 from workers.pool import metrics
 from workers.pool.capacity import Places
@@ -52,10 +54,12 @@ class JobRunner:
         snapshots: Snapshots,
         places: Places,
         bill: Bill,
+        marking: Marking,
     ) -> None:
         self.claim = claim
         self.bill = bill
         self._job = claim.job
+        self._marking = marking
         self._engine = engine
         self._queue = queue
         self._store = store
@@ -220,7 +224,8 @@ class JobRunner:
             )
             self.bill.finish(number, picture.own_seconds)
             on_stage("storing")
-            outputs = await self._save(number, seed, picture.pixels)
+            recipe = await asyncio.to_thread(self._recipe, seed, images)
+            outputs = await self._save(number, recipe, seed, picture.pixels)
         return Snapshot(
             index=number,
             step=picture.steps,
@@ -256,9 +261,20 @@ class JobRunner:
             self.may_compile = False
             self._queue.look_again(self._job.model)
 
-    async def _save(self, number: int, seed: int, pixels: np.ndarray) -> list[Output]:
+    def _recipe(self, seed: int, images: Mapping[str, bytes]) -> Recipe | None:
+        """Return what an image's files say of themselves; None: nothing."""
+        job, spec = self._job, self._engine.pipeline.spec
+        if not self._marking.wants_recipe(job.request):
+            return None
+        digests = {name: hashlib.sha256(data).hexdigest() for name, data in images.items()}
+        return recipe_of(job.request, seed, spec, job.loras, digests)
+
+    async def _save(
+        self, number: int, recipe: Recipe | None, seed: int, pixels: np.ndarray
+    ) -> list[Output]:
         """Encode and store, one file after the other: beside the steps, and in little memory."""
-        encoding, turns = files(pixels, self._job.request), Turns(self._job.model)
+        encoding = files(pixels, self._job.request, recipe, self._marking)
+        turns = Turns(self._job.model)
         index = number * count(pixels, self._job.request)
         outputs: list[Output] = []
         with turns:
@@ -282,6 +298,7 @@ class JobRunner:
             height=file.height,
             seed=seed,
             sha256=hashlib.sha256(file.data).hexdigest(),
+            pixels_sha256=file.pixels_sha256,
             bytes=len(file.data),
             num_frames=file.num_frames,
             fps=file.fps,

@@ -18,6 +18,7 @@ from service.jobs.storage.object_store import Store
 from service.settings.pools import PoolSettings
 from service.tracing.log_context import about, hide_prompts, note
 from workers.engine.engine import Engine
+from workers.media.marking import Marking
 from workers.pool import metrics
 from workers.pool.capacity import Capacity
 from workers.pool.job_runner import JobRunner
@@ -46,11 +47,13 @@ class RunningJobs:
         capacity: Capacity,
         lease_s: float,
         settings: PoolSettings,
+        marking: Marking,
     ) -> None:
         self._engine = engine
         self._queue = queue
         self._store = store
         self._capacity = capacity
+        self._marking = marking
         self._preview_every_s = settings.preview_every_s
         self._patience = Patience(settings.store_patience_s)
         budget = Budget(settings.snapshot_share)
@@ -84,8 +87,9 @@ class RunningJobs:
         snapshots = Snapshots(self._snapshot_store, claim)
         places = self._capacity.enter(job.images, is_suspect=bool(job.deaths))
         work = JobRunner(
-            claim, engine, queue, self._store, self._patience, progress, snapshots, places, bill
-        )
+            claim, engine, queue, self._store, self._patience, progress, snapshots, places, bill,
+            self._marking,
+        )  # fmt: skip
         self.leases.hold(claim, bill)
         self._tasks[work] = asyncio.create_task(self._see_through(work), name=job.id)
         metrics.claims.labels(job.model).inc()

@@ -39,6 +39,7 @@ from workers.loading.derived import derived_loras, derived_models
 from workers.loading.layout import own
 from workers.loading.loras import configured_loras
 from workers.loading.model import MeshSlice
+from workers.media.marking import Marking
 from workers.multihost.exits import leave_within
 from workers.multihost.follower import Follower
 from workers.multihost.handshake import Handshake, settings_of
@@ -58,6 +59,7 @@ from workers.programs.xla_cache import use_compile_cache
 from workers.retry import QUEUE_ERRORS, Patience, until_reached
 
 ANY_SIZE = Sizes()
+PLAIN_MARKING = Marking()
 CLAIM_WAIT_S = 5.0
 """Time that one claim waits for a job to come."""
 HEARTBEATS = 3
@@ -80,6 +82,7 @@ class Worker:
     def __init__(
         self, name: str, engine: Engine, queue: Queue, store: Store, settings: PoolSettings,
         lease_s: float, liveness: Liveness | None = None, served: Sizes = ANY_SIZE,
+        marking: Marking = PLAIN_MARKING,
     ) -> None:  # fmt: skip
         self.name = f"{name}-{secrets.token_hex(3)}"
         self.engine = engine
@@ -92,7 +95,9 @@ class Worker:
         self._spec = engine.pipeline.spec.model_copy(update=update)
         self._capacity = Capacity(engine.slots)
         self._cost_reporter = CostReporter(engine, queue, name)
-        self._running = RunningJobs(engine, queue, store, self._capacity, lease_s, settings)
+        self._running = RunningJobs(
+            engine, queue, store, self._capacity, lease_s, settings, marking
+        )
         self._preemption = Preemption(
             self.name, self._running, self._capacity, self._cost_reporter, settings
         )
@@ -316,7 +321,10 @@ async def serve(
     loras = await prepared_loras(settings, pool_settings, pipeline, mesh_slice, store)
     engine = Engine(pipeline, layout, slots, batching, launcher, mesh_slice.executables, loras.find)
     served = listed_sizes.of_settings(model, pipeline.spec)
-    pool = Worker(pool_name, engine, queue, store, pool_settings, lease_s, liveness, served)
+    marking = Marking.of_settings(settings.output)
+    pool = Worker(
+        pool_name, engine, queue, store, pool_settings, lease_s, liveness, served, marking
+    )
     loop = asyncio.get_running_loop()
 
     def in_time(stop: Callable[[], None]) -> None:

@@ -46,6 +46,9 @@ class Output(BaseModel):
     height: int
     seed: int
     sha256: str
+    """SHA-256 of the file."""
+    pixels_sha256: str | None = None
+    """SHA-256 of its pixels, before they are encoded; null of a file of an earlier version."""
     bytes: int
     num_frames: int | None = None
     """Number of frames of a video in one file, as the next two are; null of an image."""

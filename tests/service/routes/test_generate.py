@@ -44,7 +44,7 @@ async def test_the_job_is_accepted_and_told(http: httpx.AsyncClient, queue: Queu
         "num_inference_steps": 4,
         "guidance_scale": 3.5,
         "max_sequence_length": 64,
-        "output": {"format": "png", "quality": None, "inline": False},
+        "output": {"format": "png", "quality": None, "inline": False, "metadata": True},
         "priority": "normal",
     }
 

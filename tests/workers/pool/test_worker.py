@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import io
 import json
 import logging
@@ -20,6 +21,7 @@ from models.parallel.axis_rules import Layout
 from service.jobs.model.job import JobState, Warned
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, input_key
+from service.recipes.files import read_recipe
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
 from service.tracing.log_format import JsonFormatter
@@ -235,6 +237,29 @@ async def test_pictures_of_the_request_reach_the_pipeline(
         assert pipeline.images == {"image": b"the image's bytes"}
         missing = await ended(queue, missing)
     assert (missing.state, missing.error.code) == (JobState.FAILED, "store")
+
+
+async def test_files_hold_the_recipe_of_each_image(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    asked = {"num_images": 2, "seed": 5, "prompt": "a fox", "webhook": {"url": "https://a.b/c"}}
+    said, silent = toy_job(**asked), toy_job(**asked, output={"format": "png", "metadata": False})
+    said.request["image"] = input_key(said.id, "image")
+    await store.put(said.request["image"], b"an image", "image/png")
+    alone = toy_job(prompt="a fox", seed=6)
+    for job in (said, silent, alone):
+        await queue.put(job)
+    async with at_work(pipeline, layout, queue, store):
+        said, silent, alone = [await ended(queue, job) for job in (said, silent, alone)]
+    digests = [[one.pixels_sha256 for one in job.outputs] for job in (said, silent, alone)]
+    assert digests[0] == digests[1] and digests[0][1:] == digests[2] and digests[0][0]
+    found = [read_recipe(await store.get(output.key)) for output in said.outputs]
+    assert [one.request["seed"] for one in found] == [5, 6]
+    assert found[0].images == {"image": hashlib.sha256(b"an image").hexdigest()}
+    assert not {"image", "webhook", "num_images"} & found[0].request.keys()
+    assert read_recipe(await store.get(silent.outputs[0].key)) is None
+    [own] = [await store.get(output.key) for output in alone.outputs]
+    assert read_recipe(own).model_copy(update={"images": found[1].images}) == found[1]
 
 
 async def test_failures_end_their_jobs_alone(

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.recipes.parameters import parameters_of, parse_parameters
+from service.recipes.recipe import generator
+from tests.service.recipes.examples import recipe
+
+# A file of AUTOMATIC1111 1.10, as its documentation shows one.
+THEIRS = """close-up photo of a fox, <lora:ink:0.8>
+in snow
+Negative prompt: grey,
+blurred
+Steps: 20, Sampler: Euler a, Schedule type: Karras, CFG scale: 7, Seed: 965400086, Size: 512x768, \
+Model hash: 84d76a0328, Model: v1-5, Clip skip: 2, Lora hashes: "ink: aad6f1a4b9d8, b: 12", \
+Version: v1.10.1"""
+
+
+def test_what_we_write_is_what_it_would_have_written() -> None:
+    assert parameters_of(recipe(prompt="a fox", negative_prompt="grey,\nblurred")) == (
+        "a fox <lora:ink:0.8>\n"
+        "Negative prompt: grey,\nblurred\n"
+        "Steps: 4, Sampler: DPM++ 2M, Schedule type: Karras, CFG scale: 3.5, Seed: 6, Size: 40x24, "
+        "Model hash: stand-in, Model: flux-demo, Denoising strength: 0.6, "
+        f'Lora hashes: "ink: ababababab", Version: {generator()}'
+    )
+
+
+def test_what_it_writes_is_read() -> None:
+    assert parse_parameters(THEIRS) == {
+        "Prompt": "close-up photo of a fox, <lora:ink:0.8>\nin snow",
+        "Negative prompt": "grey,\nblurred",
+        "Steps": "20",
+        "Sampler": "Euler a",
+        "Schedule type": "Karras",
+        "CFG scale": "7",
+        "Seed": "965400086",
+        "Size-1": "512",
+        "Size-2": "768",
+        "Model hash": "84d76a0328",
+        "Model": "v1-5",
+        "Clip skip": "2",
+        "Lora hashes": "ink: aad6f1a4b9d8, b: 12",
+        "Version": "v1.10.1",
+    }
+
+
+def test_its_own_pattern_finds_every_pair() -> None:
+    # Source: AUTOMATIC1111, modules/infotext_utils.py, re_param_code.
+    theirs = re.compile(r'\s*(\w[\w \-/]+):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
+    last = parameters_of(recipe(model='a, "b": c')).splitlines()[-1]
+    found = dict(theirs.findall(last))
+    assert found["Model"] == r'"a, \"b\": c"'
+    assert (found["Steps"], found["Size"], found["Seed"]) == ("4", "40x24", "6")
+    assert len(found) == len(parse_parameters(last)) - 3  # two are prompts, and a size is two
+
+
+@pytest.mark.parametrize("text", ["", "a fox", "a: b, c: d", "Negative prompt: grey"])
+def test_a_text_without_settings_is_a_prompt(text: str) -> None:
+    found = parse_parameters(text)
+    assert found.keys() == {"Prompt", "Negative prompt"}
+    assert text.endswith(found["Prompt"] + found["Negative prompt"])
+
+
+LINE = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
+
+
+@given(prompt=LINE, model=st.text(), seed=st.integers(0, 2**63))
+def test_settings_survive_any_prompt_and_name(prompt: str, model: str, seed: int) -> None:
+    made = recipe(prompt=prompt, negative_prompt=None, loras=[], model=model)
+    found = parse_parameters(parameters_of(made.model_copy(update={"fingerprint": ""})))
+    assert (found["Steps"], found["Size-1"], found["Seed"]) == ("4", "40", "6")
+    if not prompt.startswith("Negative prompt:"):
+        assert found["Prompt"] == prompt
+
+
+@pytest.mark.timeout(5)
+@pytest.mark.parametrize("piece", ["a", " ", "a:", 'a:"', 'a:"\\",', "\n", "a: "])
+def test_a_hostile_text_is_read_in_no_time(piece: str) -> None:
+    parse_parameters(piece * 2**18)
+
+
+@given(st.text())
+def test_any_text_is_read(text: str) -> None:
+    parse_parameters(text)
