@@ -13,6 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from service.http.negotiation import JSON
 from service.routing import DOORS, include_routes
 from service.schemas.request import GenerateRequest, LoraUpload
 from service.schemas.response import JobView, LoraView, ProblemView
@@ -60,8 +61,8 @@ def _bodies() -> Iterator[type[BaseModel]]:
 
 
 def _drop_unused_answer(operation: dict[str, Any]) -> None:
-    answer = operation["responses"].get("422", {})
-    if "application/json" in answer.get("content", {}):
+    answer = operation["responses"].get("422", {}).get("content", {}).get(JSON, {})
+    if answer.get("schema", {}).get("$ref") in [_REF.format(model=name) for name in _UNUSED]:
         del operation["responses"]["422"]
 
 
