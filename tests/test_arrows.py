@@ -57,7 +57,7 @@ FLOORS: dict[str, dict[str, str]] = {
         "weights": "checkpoint nn spec",
         "sampling": "spec",
         "interface": "checkpoint nn parallel sampling spec",
-        "text": "checkpoint interface nn parallel",
+        "text": "checkpoint interface nn parallel spec",
         "vision": "checkpoint nn text",
         "vae": "checkpoint nn parallel",
         "loading": "checkpoint weights nn parallel spec text vae",

@@ -13,20 +13,9 @@ from models.interface.pipeline import RequestError
 from models.sdxl.request import SdxlRequest
 from models.spec.model_spec import Task
 from models.text.clip import ClipTextModel
-from models.text.tokenizer import Tokenizer
+from models.text.emphasis import emphasized
 
 MAX_PERIOD = 10_000.0
-
-
-def text_inputs(
-    request: SdxlRequest, tokenizers: tuple[Tokenizer, Tokenizer], tokens: int, prompts: int
-) -> dict[str, np.ndarray]:
-    """`ids` and `ids_2` [prompts, tokens]: the prompt's, then the negative prompt's."""
-    texts = [request.prompts, request.negative_prompts][:prompts]
-    return {
-        name: tokenizer.encode([pair[i] for pair in texts], tokens)
-        for i, (name, tokenizer) in enumerate(zip(("ids", "ids_2"), tokenizers, strict=True))
-    }
 
 
 def layers_from_the_end(
@@ -45,12 +34,25 @@ def layers_from_the_end(
 
 
 def encode_text(
-    encoder: ClipTextModel, ids: Int[Array, "prompts tokens"], layers: Int[Array, " prompts"]
-) -> tuple[Float[Array, "prompts tokens hidden"], Float[Array, "prompts features"]]:
-    """Return each prompt's hidden state, that many layers from the end, and its pooled output."""
-    output = encoder(ids)
-    last = len(output.hidden_states) - 1
-    return output.hidden_states[last - layers, jnp.arange(len(ids))], output.pooled
+    encoder: ClipTextModel,
+    ids: Int[Array, "prompts *chunks tokens"],
+    layers: Int[Array, " prompts"],
+    weights: Float[Array, "prompts *chunks tokens"] | None = None,
+) -> tuple[Float[Array, "prompts all_tokens hidden"], Float[Array, "prompts features"]]:
+    """Return each prompt's hidden state, that many layers from the end, and its pooled output.
+
+    Each chunk is encoded by itself; their hidden states follow each other, and the first one is
+    pooled, without weights. Source: AUTOMATIC1111's stable-diffusion-webui,
+    modules/sd_hijack_clip.py.
+    """
+    prompts, tokens = len(ids), ids.shape[-1]
+    output = encoder(ids.reshape(-1, tokens))
+    last, chunks = len(output.hidden_states) - 1, len(output.pooled) // prompts
+    each = last - jnp.repeat(layers, chunks)
+    hidden = output.hidden_states[each, jnp.arange(prompts * chunks)]
+    if weights is not None:
+        hidden = emphasized(hidden, weights.reshape(-1, tokens))
+    return hidden.reshape(prompts, chunks * tokens, -1), output.pooled[::chunks]
 
 
 def time_ids(

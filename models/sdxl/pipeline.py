@@ -132,8 +132,9 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     ) -> dict[str, jax.Array]:
         """Return both encoders' hidden states side by side, and the second one's pooled output."""
         clip, clip_2 = (self.network(weights, name) for name in ("clip", "clip_2"))
-        first, _ = encode_text(clip, inputs["ids"], inputs["layers"])
-        second, pooled = encode_text(clip_2, inputs["ids_2"], inputs["layers"])
+        layers = inputs["layers"]
+        first, _ = encode_text(clip, inputs["ids"], layers, inputs.get("token_weights"))
+        second, pooled = encode_text(clip_2, inputs["ids_2"], layers, inputs.get("token_weights_2"))
         embeds = jnp.concatenate([first, second], axis=-1)
         heard = inputs["heard"]
         return {

@@ -20,15 +20,16 @@ from models.sampling.base import Plan, Scheduler
 from models.sampling.ddim import DDIM
 from models.sampling.torch_rng import TorchGenerator
 from models.sdxl import initial_latents
-from models.sdxl.conditioning import guidance_embedding, layers_from_the_end, text_inputs, time_ids
+from models.sdxl.conditioning import guidance_embedding, layers_from_the_end, time_ids
 from models.sdxl.config import UNetConfig
 from models.sdxl.initial_latents import Draws
 from models.sdxl.latents import LatentSpace
+from models.sdxl.prompts import ReadTexts, read_texts
 from models.sdxl.request import SdxlRequest, task_of
 from models.sdxl.step_table import plan_of, steps_of
 from models.spec.model_spec import ModelSpec, Task
 from models.text.clip import ClipConfig
-from models.text.tokenizer import Tokenizer, cut_prompts
+from models.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,16 @@ class Preparation:
         scheduler = self._scheduler(request)
         plan = plan_of(request, scheduler, task)
         draws = self._draws(request)
+        prompts = 2 if self._classifier_free(request) else 1
+        texts = self._texts(request, prompts)
         inputs = {
-            **self._conditions(request, task),
+            **texts.inputs,
+            **self._conditions(request, task, prompts),
             **self._start(request, task, plan, draws, images),
             **first_history(scheduler.solver, (draws.h, draws.w, draws.channels)),
         }
-        prompts, tokens = inputs["ids"].shape
         program = StepProgram("unet", prompts == 2, scheduler.solver, bool(plan.draws.any()))
-        bucket = f"{request.width}x{request.height},text={tokens},prompts={prompts},"
+        bucket = f"{request.width}x{request.height},text={texts.tokens},prompts={prompts},"
         bucket += solver_key(scheduler.solver, plan)
         bucket += ",inpainting" if task == "inpainting" else ""
         return Draft(
@@ -70,20 +73,15 @@ class Preparation:
             request.height,
             request.seed,
             prompts,
-            warnings=self._warnings(request, task, prompts),
+            warnings=(*texts.warnings, *self._idle_options(request, task)),
         )
 
-    def _warnings(
-        self, request: SdxlRequest, task: Task, prompts: int
-    ) -> tuple[RequestWarning, ...]:
-        cut = (
-            warning
-            for texts, tokenizer, name in zip(
-                request.texts(prompts), self.tokenizers, ("CLIP-L", "CLIP-G"), strict=True
-            )
-            for warning in cut_prompts(name, tokenizer, texts, self._tokens)
-        )
-        return *cut, *idle_options(request.scheduler, partial(self._planned, request, task))
+    def _texts(self, request: SdxlRequest, prompts: int) -> ReadTexts:
+        texts = request.texts(prompts)
+        return read_texts(request.prompt_syntax, texts, self.tokenizers, self._tokens)
+
+    def _idle_options(self, request: SdxlRequest, task: Task) -> tuple[RequestWarning, ...]:
+        return idle_options(request.scheduler, partial(self._planned, request, task))
 
     def _planned(
         self, request: SdxlRequest, task: Task, chosen_scheduler: Mapping[str, Any]
@@ -123,13 +121,11 @@ class Preparation:
             self.latent_space.encoding_dtype,
         )
 
-    def _conditions(self, request: SdxlRequest, task: Task) -> dict[str, np.ndarray]:
-        """Tokens, and which hidden state of each prompt counts; sizes; guidance as an input."""
-        prompts = 2 if self._classifier_free(request) else 1
+    def _conditions(self, request: SdxlRequest, task: Task, prompts: int) -> dict[str, np.ndarray]:
+        """Return which hidden state of each prompt counts; sizes; guidance as an input."""
         silent = self.force_zeros_for_empty_prompt and request.negative_prompt is None
         layers = min(tower.num_hidden_layers for tower in self.towers)
         inputs = {
-            **text_inputs(request, self.tokenizers, self._tokens, prompts),
             "layers": layers_from_the_end(request, prompts=prompts, layers=layers),
             "heard": np.array([True, not silent][:prompts]),
             "time_ids": time_ids(request, task, prompts, self.latent_space.dtype),

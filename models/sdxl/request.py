@@ -21,6 +21,7 @@ from models.spec.field_types import (
     Strength,
 )
 from models.spec.model_spec import Task
+from models.spec.prompt_syntax import PromptSyntax
 
 Size = tuple[Offset, Offset]
 """Height and width in pixels, in diffusers' order; of crops: top and left."""
@@ -39,6 +40,7 @@ class SdxlRequest:
     guidance_rescale: Fraction = 0.0
     eta: Fraction | None = None
     """Noise that DDIM adds at each step, as a share of DDPM's; other schedulers ignore it."""
+    prompt_syntax: PromptSyntax = "plain"
     prompt_2: str | None = None
     negative_prompt: str | None = None
     negative_prompt_2: str | None = None
@@ -59,17 +61,6 @@ class SdxlRequest:
         """Raises: RequestError: both lists are given, of which each says what the steps are."""
         if self.timesteps is not None and self.sigmas is not None:
             raise RequestError("sigmas", "cannot be given together with timesteps")
-
-    @property
-    def prompts(self) -> tuple[str, str]:
-        """The prompt for each of the two encoders; the second defaults to the first."""
-        return self.prompt, self.prompt_2 or self.prompt
-
-    @property
-    def negative_prompts(self) -> tuple[str, str]:
-        """Negative prompts of both encoders."""
-        first = self.negative_prompt or ""
-        return first, self.negative_prompt_2 or first
 
     def texts(self, prompts: int) -> tuple[dict[str, str], dict[str, str]]:
         """Return the text for each of the two encoders, by the field that it comes from.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,14 @@ class Tokens(NamedTuple):
     ids: Int[np.ndarray, "prompts tokens"]
     mask: Bool[np.ndarray, "prompts tokens"]
     """False where there is only padding."""
+
+
+class Piece(NamedTuple):
+    """Token of a text that is not cut."""
+
+    id: int
+    start: int
+    """Offset of its word in the text, in characters."""
 
 
 class Tokenizer:
@@ -82,6 +89,31 @@ class Tokenizer:
         mask = np.asarray(encoded["attention_mask"], bool)
         return Tokens(np.asarray(encoded["input_ids"], np.int32), mask)
 
+    def pieces(self, text: str) -> list[Piece]:
+        """Return the tokens of a text of any length, without markers."""
+        with self._lock:
+            encoded = self._tokenizer(
+                text,
+                add_special_tokens=False,
+                truncation=False,
+                return_offsets_mapping=True,
+                verbose=False,  # that it is longer than the encoder reads is what it is called for
+            )
+        offsets = (start for start, _ in encoded["offset_mapping"])
+        return [Piece(*pair) for pair in zip(encoded["input_ids"], offsets, strict=True)]
+
+    @property
+    def markers(self) -> tuple[list[int], list[int]]:
+        """Tokens before and behind each text."""
+        with self._lock:
+            *before, behind = self._tokenizer("")["input_ids"]
+        return before, [behind]
+
+    @property
+    def padding(self) -> int:
+        """Token that fills up what is behind the marker."""
+        return int(self._tokenizer.pad_token_id)
+
     def unread(self, text: str, max_length: int | None = None) -> str:
         """Return the end of a text that `encode` drops.
 
@@ -98,9 +130,7 @@ class Tokenizer:
         if len(encoded["input_ids"]) < 2:
             return ""
         end = max(end for _, end in encoded["offset_mapping"][0])
-        word = re.search(r"\S*$", text[:end])
-        is_within = not text[end : end + 1].isspace()
-        return text[word.start() if word and is_within else end :].strip()
+        return text[end:].strip() if text[end : end + 1].isspace() else from_word(text, end)
 
 
 def cut_prompts(
@@ -120,6 +150,13 @@ def cut_prompts(
         for field, rest in unread.items()
         if rest
     )
+
+
+def from_word(text: str, start: int) -> str:
+    """Return a text from the word on that `start` is in or behind."""
+    head = text[:start]
+    word = head.rsplit(maxsplit=1)[-1] if head and not head[-1].isspace() else ""
+    return text[start - len(word) :].strip()
 
 
 def shortened(text: str) -> str:
@@ -153,6 +190,20 @@ class BlankTokenizer(Tokenizer):
     def max_length(self) -> int:
         """Longest prompt; there is none."""
         return VERY_LARGE_INTEGER
+
+    def pieces(self, text: str) -> list[Piece]:
+        """Return no tokens: texts are but padding."""
+        return []
+
+    @property
+    def markers(self) -> tuple[list[int], list[int]]:
+        """Tokens before and behind each text, of which there are none."""
+        return [], []
+
+    @property
+    def padding(self) -> int:
+        """Token that all texts are made of."""
+        return 0
 
     def unread(self, text: str, max_length: int | None = None) -> str:
         """Return no text: none is left unread."""

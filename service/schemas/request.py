@@ -33,6 +33,7 @@ from models.spec.field_types import (
     Strength,
 )
 from models.spec.lora import Expert
+from models.spec.prompt_syntax import PromptSyntax
 from service.errors.field_paths import UNION_TAG
 
 MEDIA_TYPES = {
@@ -265,6 +266,11 @@ class GenerateRequest(Body):
     """Prompt for the second text encoder. Default: `prompt`."""
     negative_prompt_2: Text | None = None
     """Negative prompt for the second text encoder. Default: `negative_prompt`."""
+    prompt_syntax: PromptSyntax | None = None
+    """Reading of all prompts. `plain`: every character is text. `weighted`: as AUTOMATIC1111 reads
+    them, `(a)` is 1.1 times as strong, `[a]` 1.1 times weaker, `(a:1.3)` 1.3 times as strong, and
+    SDXL reads long prompts in chunks, which `BREAK` ends. Default: the model's, which is `plain`
+    unless its operator chose another."""
     width: Pixels | None = None
     """Width in pixels. Default: the model's."""
     height: Pixels | None = None

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from models.spec.model_spec import Need
+from models.spec.prompt_syntax import has_numbers
 from service.jobs.model.job import Warned
 from service.validation.loras import scales
-from service.validation.rules import Case
+from service.validation.rules import PROMPTS, Case
 
 LOSSLESS = frozenset({"png", "gif"})
 """Formats without a quality."""
 SEED_BITS = 32
 """Bits of a seed that torch's generator reads."""
+_LORA_TAG = re.compile("<(?:lora|lyco):[^<>]{1,200}>")
+"""Adapter as other programs have it in a prompt."""
 
 Warnings = Iterator[Warned]
 
@@ -105,6 +109,25 @@ def _idle_loras(case: Case, output: Mapping[str, Any]) -> Warnings:
             yield Warned(field=f"loras.{index}", message=said)
 
 
+def _weights_as_text(case: Case, output: Mapping[str, Any]) -> Warnings:
+    """Report weights in numbers, `(a:1.2)`, of plain prompts; brackets alone may be meant so."""
+    if case.fields.get("prompt_syntax") == "weighted":
+        return
+    for name in sorted({*PROMPTS} & case.given.keys()):
+        if has_numbers(case.given[name]):
+            said = (
+                'weights such as (a:1.2) are read as text; with prompt_syntax "weighted" they count'
+            )
+            yield Warned(field=name, message=said)
+
+
+def _loras_as_text(case: Case, output: Mapping[str, Any]) -> Warnings:
+    for name in sorted({*PROMPTS} & case.given.keys()):
+        if found := _LORA_TAG.search(case.given[name]):
+            said = f"{found[0]} is read as text; name adapters in loras"
+            yield Warned(field=name, message=said)
+
+
 _CHECKS: tuple[Callable[[Case, Mapping[str, Any]], Warnings], ...] = (
     _idle,
     _weak_guidance,
@@ -112,4 +135,6 @@ _CHECKS: tuple[Callable[[Case, Mapping[str, Any]], Warnings], ...] = (
     _long_seed,
     _idle_output,
     _idle_loras,
+    _weights_as_text,
+    _loras_as_text,
 )

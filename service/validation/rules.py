@@ -13,6 +13,7 @@ from typing import Any
 from models.spec.field_types import MAX_SEED
 from models.spec.lora import Lora
 from models.spec.model_spec import ModelSpec, Task
+from models.spec.prompt_syntax import passages
 from models.spec.quality_presets import EXACT
 from service.errors.problems import FieldError
 from service.schemas.limits import Bounds, bounds_of, takes_no_loras
@@ -176,6 +177,16 @@ def _wrong_prompts(case: Case) -> Errors:
             yield FieldError(name, f"must have {top} characters at most")
 
 
+def _wrong_weights(case: Case) -> Errors:
+    if case.fields.get("prompt_syntax") != "weighted":
+        return
+    for name in PROMPTS:
+        try:
+            passages(case.given.get(name, ""))
+        except ValueError as error:
+            yield FieldError(name, str(error))
+
+
 def _wrong_strength(case: Case) -> Errors:
     strength, steps = case.fields.get("strength"), case.fields.get("num_inference_steps")
     if "strength" in case.given and "image" not in case.given:
@@ -249,6 +260,7 @@ _CHECKS: tuple[Callable[[Case], Errors], ...] = (
     _wrong_counts,
     _wrong_seed,
     _wrong_prompts,
+    _wrong_weights,
     _wrong_strength,
     _wrong_step_lists,
     _wrong_sigmas,

@@ -72,9 +72,13 @@ def shapes(tree: PyTree) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
 
+def through_shapes(pipeline: SdxlPipeline, prepared: Prepared) -> PyTree:
+    return jax.eval_shape(pipeline.encode, pipeline.weights, shapes(dict(prepared.inputs)))
+
+
 def through_every_program(pipeline: SdxlPipeline, prepared: Prepared) -> PyTree:
     """The row after a step of two rows, which has the shape of the row before it."""
-    row = jax.eval_shape(pipeline.encode, pipeline.weights, shapes(dict(prepared.inputs)))
+    row = through_shapes(pipeline, prepared)
     rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), row)
     step = prepared.steps[0]
     values = {
@@ -213,6 +217,63 @@ def test_prompts_that_are_cut_and_options_without_effect_are_told(tmp_path: Path
     ((field, message),) = warnings(prompt="a", scheduler=thresholding)
     assert field == "scheduler.dynamic_thresholding_ratio"
     assert "no effect" in message
+
+
+@pytest.mark.parametrize("prompt", ["a red circle", "a (red:1.0) circle", "a [(red)] circle", ""])
+def test_a_weight_of_one_changes_nothing(tmp_path: Path, prompt: str) -> None:
+    """The same inputs, bucket and steps: the same programs draw the same bits."""
+    pipeline = abstract_pipeline(SDXL_BASE, tmp_path)
+    fields = pipeline.spec.defaults | SMALL | {"seed": 1, "negative_prompt": "a star"}
+    bare = "".join(letter for letter in prompt if letter not in "()[]:.10")
+    plain = pipeline.prepare(fields | {"prompt": bare}, {})
+    weighted = pipeline.prepare(fields | {"prompt": prompt, "prompt_syntax": "weighted"}, {})
+    assert weighted.inputs.keys() == plain.inputs.keys()
+    for name, value in plain.inputs.items():
+        np.testing.assert_array_equal(weighted.inputs[name], value)
+        assert weighted.inputs[name].dtype == value.dtype
+    assert weighted.bucket == plain.bucket
+    assert weighted.warnings == plain.warnings == ()
+
+
+def test_weighted_prompts_share_the_steps_of_plain_ones(tmp_path: Path) -> None:
+    """Weights are of the encoder's program alone; each number of chunks has steps of its own."""
+    pipeline = abstract_pipeline(SDXL_BASE, tmp_path)
+    fields = pipeline.spec.defaults | SMALL | {"seed": 1, "prompt_syntax": "weighted"}
+
+    def prepared(**changes: Any) -> Prepared:
+        return pipeline.prepare(fields | changes, {})
+
+    weighted = prepared(prompt="a (red:1.2)")
+    plain = prepared(prompt="a (red)", prompt_syntax="plain")
+    assert weighted.bucket == plain.bucket
+    assert weighted.inputs.keys() - plain.inputs.keys() == {"token_weights", "token_weights_2"}
+    long = prepared(prompt="a red circle " * 30)
+    assert "text=154," in long.bucket
+    assert long.inputs["ids"].shape == (2, 2, 77)
+    assert "token_weights" not in long.inputs
+    assert through_shapes(pipeline, plain) == through_shapes(pipeline, weighted)
+    assert through_shapes(pipeline, long)["prompt_embeds"].shape == (2, 154, 2048)
+
+
+def test_a_weighted_prompt_that_is_cut_is_told(tmp_path: Path) -> None:
+    pipeline = abstract_pipeline(SDXL_BASE, tmp_path)
+    fields = pipeline.spec.defaults | SMALL | {"seed": 1, "prompt_syntax": "weighted"}
+    prompt = "a (red:1.2) circle " * 101
+    warnings = pipeline.prepare(fields | {"prompt": prompt}, {}).warnings
+    said = "reads 4 chunks of 75 tokens; not read: 'a red circle'"
+    assert [(one.field, one.message) for one in warnings] == [
+        ("prompt", f"CLIP-L {said}"),
+        ("prompt", f"CLIP-G {said}"),
+    ]
+
+
+@pytest.mark.parametrize("field", ["prompt", "prompt_2", "negative_prompt", "negative_prompt_2"])
+def test_weights_out_of_range_name_their_field(tmp_path: Path, field: str) -> None:
+    pipeline = abstract_pipeline(SDXL_BASE, tmp_path)
+    fields = pipeline.spec.defaults | SMALL | {"prompt": "a", "seed": 1}
+    wrong = {"prompt_syntax": "weighted", field: "(a:1000)"}
+    with pytest.raises(RequestError, match=f"{field}: a weight is 1000"):
+        pipeline.prepare(fields | wrong, {})
 
 
 def test_a_network_with_distilled_guidance_takes_nothing_negative() -> None:

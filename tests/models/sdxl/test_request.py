@@ -25,10 +25,13 @@ def request(**fields: Any) -> SdxlRequest:
 
 
 def test_the_second_encoder_hears_the_first_ones_text_unless_it_has_its_own() -> None:
-    assert request().prompts == ("a cat", "a cat")
-    assert request(prompt_2="a dog").prompts == ("a cat", "a dog")
-    assert request(negative_prompt="rain").negative_prompts == ("rain", "rain")
-    assert request(negative_prompt_2="snow").negative_prompts == ("", "snow")
+    assert request().texts(1) == ({"prompt": "a cat"}, {"prompt": "a cat"})
+    assert request(prompt_2="a dog").texts(1)[1] == {"prompt_2": "a dog"}
+    both = request(negative_prompt="rain").texts(2)
+    assert both == ({"prompt": "a cat", "negative_prompt": "rain"},) * 2
+    first, second = request(negative_prompt_2="snow").texts(2)
+    assert first["negative_prompt"] == ""
+    assert second == {"prompt": "a cat", "negative_prompt_2": "snow"}
 
 
 def test_sizes_are_the_pictures_height_first() -> None:

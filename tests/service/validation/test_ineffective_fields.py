@@ -35,6 +35,7 @@ PICTURES = SPEC.model_copy(
         },
     }
 )
+WEIGHTED = PICTURES.model_copy(update={"fields": PICTURES.fields | {"prompt_syntax"}})
 
 
 def warned(spec: ModelSpec = PICTURES, **fields: Any) -> dict[str, str]:
@@ -60,6 +61,29 @@ def warned(spec: ModelSpec = PICTURES, **fields: Any) -> dict[str, str]:
 def test_a_field_without_effect_is_told(fields: dict[str, Any], field: str, said: str) -> None:
     (message,) = [found for name, found in warned(**fields).items() if name == field]
     assert said in message
+
+
+@pytest.mark.parametrize("field", ["prompt", "negative_prompt"])
+def test_weights_and_adapters_of_a_plain_prompt_are_told(field: str) -> None:
+    assert 'with prompt_syntax "weighted" they count' in warned(**{field: "a (cat:1.2)"})[field]
+    told = warned(**{field: "a cat <lora:outline:0.8>"})[field]
+    assert told == "<lora:outline:0.8> is read as text; name adapters in loras"
+
+
+@pytest.mark.parametrize("prompt", ["a (cat)", "[a] cat", "a cat (1:2", "a < b", ":-)"])
+def test_brackets_that_may_be_meant_as_text_are_not_told(prompt: str) -> None:
+    assert warned(prompt=prompt) == {}
+
+
+def test_weights_that_count_are_not_told() -> None:
+    weighted = {"prompt_syntax": "weighted", "prompt": "a (cat:1.2)"}
+    assert warned(WEIGHTED, **weighted) == {}
+    default = WEIGHTED.model_copy(
+        update={"defaults": WEIGHTED.defaults | {"prompt_syntax": "weighted"}}
+    )
+    assert warned(default, prompt="a (cat:1.2)") == {}
+    assert warned(default, **weighted | {"prompt_syntax": "plain"}).keys() == {"prompt"}
+    assert warned(WEIGHTED, **weighted | {"prompt": "<lora:outline>"}).keys() == {"prompt"}
 
 
 @pytest.mark.parametrize(

@@ -310,3 +310,23 @@ def test_a_listed_size_has_a_listed_length_of_text() -> None:
     assert resolved(spec, max_sequence_length=32).fields["max_sequence_length"] == 32
     said = {"max_sequence_length": "must be 32 or 64 with this size"}
     assert wrong_fields(spec, max_sequence_length=33) == said
+
+
+WEIGHTED = SPEC.model_copy(
+    update={"fields": SPEC.fields | {"prompt_syntax", "negative_prompt", "prompt_2"}}
+)
+
+
+@pytest.mark.parametrize("field", ["prompt", "negative_prompt", "prompt_2"])
+@pytest.mark.parametrize(
+    ("prompt", "said"), [("(a:101)", "a weight is 101"), ("[" * 101, "more than 100 brackets")]
+)
+def test_weights_out_of_range_are_refused_by_their_prompt(
+    field: str, prompt: str, said: str
+) -> None:
+    assert said in wrong_fields(WEIGHTED, prompt_syntax="weighted", **{field: prompt})[field]
+    assert resolved(WEIGHTED, **{field: prompt}).fields[field] == prompt
+
+
+def test_a_syntax_that_a_model_does_not_read_is_refused() -> None:
+    assert "prompt_syntax" in wrong_fields(SPEC, prompt_syntax="weighted")

@@ -1,0 +1,114 @@
+"""Prompts as SDXL reads them: tokens for both of its encoders, plain or weighted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from models.interface.pipeline import RequestWarning
+from models.spec.prompt_syntax import PromptSyntax
+from models.text.tokenizer import Tokenizer, cut_prompts
+from models.text.weighted import Chunks, cut_warning, in_chunks, read_weighted
+
+ENCODERS = ("CLIP-L", "CLIP-G")
+"""Names of the two encoders for people."""
+IDS, WEIGHTS = ("ids", "ids_2"), ("token_weights", "token_weights_2")
+"""Names of inputs, by encoder."""
+MAX_CHUNKS = 4
+"""Chunks of a prompt that are read, of 75 tokens each."""
+
+Tokenizers = tuple[Tokenizer, Tokenizer]
+Texts = tuple[Mapping[str, str], Mapping[str, str]]
+"""Text of each encoder by request field: the prompt's, then the negative prompt's."""
+
+
+class ReadTexts(NamedTuple):
+    """Texts of one request."""
+
+    inputs: Mapping[str, np.ndarray]
+    """`ids` and `ids_2` [prompts, tokens], of more than one chunk [prompts, chunks, tokens]; and of
+    the same shape, where there are weights, `token_weights` and `token_weights_2`."""
+    warnings: tuple[RequestWarning, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a prompt as the UNet sees them."""
+        return math.prod(self.inputs["ids"].shape[1:])
+
+
+def read_texts(
+    syntax: PromptSyntax, texts: Texts, tokenizers: Tokenizers, tokens: int
+) -> ReadTexts:
+    """Tokenize all prompts.
+
+    Args:
+        tokens: that an encoder is run on, markers included.
+
+    Raises: RequestError: weights out of range; names the field.
+    """
+    return READERS[syntax](texts, tokenizers, tokens)
+
+
+def _plain(texts: Texts, tokenizers: Tokenizers, tokens: int) -> ReadTexts:
+    encoders = tuple(zip(ENCODERS, texts, tokenizers, strict=True))
+    ids = (tokenizer.encode([*own.values()], tokens) for _, own, tokenizer in encoders)
+    cut = (
+        warning
+        for name, own, tokenizer in encoders
+        for warning in cut_prompts(name, tokenizer, own, tokens)
+    )
+    return ReadTexts(dict(zip(IDS, ids, strict=True)), tuple(cut))
+
+
+def _weighted(texts: Texts, tokenizers: Tokenizers, tokens: int) -> ReadTexts:
+    read = [
+        {
+            field: in_chunks(tokenizer, read_weighted(tokenizer, field, text), tokens, MAX_CHUNKS)
+            for field, text in own.items()
+        }
+        for own, tokenizer in zip(texts, tokenizers, strict=True)
+    ]
+    limit = f"{MAX_CHUNKS} chunks of {tokens - 2} tokens"
+    cut = (
+        warning
+        for name, own in zip(ENCODERS, read, strict=True)
+        for field, chunks in own.items()
+        for warning in cut_warning(name, field, limit, chunks.unread)
+    )
+    return ReadTexts(_inputs([[*own.values()] for own in read], tokenizers), tuple(cut))
+
+
+def _inputs(read: Sequence[Sequence[Chunks]], tokenizers: Tokenizers) -> dict[str, np.ndarray]:
+    """Return the inputs of chunks by encoder and prompt: weights only where one is not 1.
+
+    Both texts of a prompt get as many chunks, the shorter one empty ones behind it. Of two prompts
+    the shorter one is repeated: attention sees the same in two copies as in one.
+    """
+    counts = [max(len(one.ids) for one in both) for both in zip(*read, strict=True)]
+    both = [
+        [
+            one.of_count(count, tokenizer).repeated(math.lcm(*counts) // count)
+            for one, count in zip(own, counts, strict=True)
+        ]
+        for own, tokenizer in zip(read, tokenizers, strict=True)
+    ]
+    inputs = {name: _stacked(one.ids for one in own) for name, own in zip(IDS, both, strict=True)}
+    if any(one.is_weighted for own in both for one in own):
+        weights = (_stacked(one.weights for one in own) for own in both)
+        inputs |= dict(zip(WEIGHTS, weights, strict=True))
+    return inputs
+
+
+def _stacked(prompts: Iterable[np.ndarray]) -> np.ndarray:
+    """Stack the chunks of all prompts; one chunk each has no axis of its own."""
+    stacked = np.stack([*prompts])
+    return stacked[:, 0] if stacked.shape[1] == 1 else stacked
+
+
+READERS: Mapping[PromptSyntax, Callable[[Texts, Tokenizers, int], ReadTexts]] = {
+    "plain": _plain,
+    "weighted": _weighted,
+}

@@ -1,0 +1,134 @@
+r"""Weights in prompts, as users of AUTOMATIC1111 write them: `(a)`, `((a))`, `[a]`, `(a:1.2)`.
+
+A round bracket makes its text 1.1 times as strong, or as strong as the number before its end; a
+square one 1.1 times weaker. Brackets nest, one that isn't closed reaches to the end, and one that
+was never opened is text, as is one behind a backslash. `BREAK` begins a new passage.
+
+Source: AUTOMATIC1111's stable-diffusion-webui, parse_prompt_attention in modules/prompt_parser.py,
+which differs in one thing: there a `BREAK` within weighted brackets is the word "break".
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby, pairwise
+from typing import Literal, NamedTuple, TypeAlias
+
+PromptSyntax = Literal["plain", "weighted"]
+"""`plain`: brackets are text. `weighted`: they weigh what is in them."""
+
+FACTOR = 1.1
+"""Strength of a round bracket without a number."""
+_FACTORS = {"(": FACTOR, "[": 1 / FACTOR}
+MAX_WEIGHT = 100.0
+MAX_DEPTH = 100
+"""Maximum number of brackets of a kind that are open at once."""
+
+_PIECE = re.compile(r"\\[()\[\]\\]?|[()\[\]]|[^()\[\]\\]+")
+_BREAK = re.compile(r"(?<!\w)BREAK(?!\w)")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")
+
+
+class Part(NamedTuple):
+    """Text of one weight."""
+
+    text: str
+    weight: float
+
+
+Passage: TypeAlias = tuple[Part, ...]
+"""Text between two `BREAK`s; neighbours differ in weight."""
+
+
+def passages(prompt: str) -> tuple[Passage, ...]:
+    """Return the passages of a prompt, of which there is at least one.
+
+    Raises: ValueError: a weight is out of range, or the brackets are too deep.
+    """
+    parser = _Parser(prompt)
+    heaviest = max((abs(weight) for weight in parser.weights), default=0.0)
+    if heaviest > MAX_WEIGHT:
+        raise ValueError(
+            f"a weight is {heaviest:g} in sum; keep weights within -{MAX_WEIGHT:g} and "
+            f"{MAX_WEIGHT:g}"
+        )
+    return tuple(parser.passages())
+
+
+def has_numbers(prompt: str) -> bool:
+    """Return whether a prompt has a weight in numbers, `(a:1.2)`, which hardly is plain text."""
+    try:
+        return _Parser(prompt).has_numbers
+    except ValueError:
+        return False
+
+
+class _Parser:
+    """Texts of a prompt, each with its weight."""
+
+    def __init__(self, prompt: str) -> None:
+        self.texts: list[str | None] = []
+        """Texts in a row; None: a `BREAK`."""
+        self.weights: list[float] = []
+        self.has_numbers = False
+        self._opened: dict[str, list[int]] = {"(": [], "[": []}
+        """Number of texts before each open bracket."""
+        for before, piece in pairwise(("", *_PIECE.findall(prompt))):
+            self._read(before, piece)
+        for bracket, opened in self._opened.items():
+            for first in opened:
+                self._weigh(first, _FACTORS[bracket])
+
+    def passages(self) -> list[Passage]:
+        """Join neighbours of one weight, and cut at each `BREAK`."""
+        found: list[list[Part]] = [[]]
+        pairs = zip(self.texts, self.weights, strict=True)
+        for (is_break, weight), run in groupby(pairs, lambda one: (one[0] is None, one[1])):
+            texts = [text for text, _ in run]
+            if is_break:
+                found += [[] for _ in texts]
+            elif joined := "".join(filter(None, texts)):
+                found[-1].append(Part(joined, weight))
+        return [tuple(passage) for passage in found]
+
+    def _read(self, before: str, piece: str) -> None:
+        if piece in self._opened:
+            self._open(piece)
+        elif piece == ")" and self._opened["("]:
+            self._weigh(self._opened["("].pop(), self._number(before))
+        elif piece == "]" and self._opened["["]:
+            self._weigh(self._opened["["].pop(), _FACTORS["["])
+        elif piece.startswith("\\"):
+            self._add(piece[1:])
+        else:
+            self._add_run(piece)
+
+    def _open(self, bracket: str) -> None:
+        if len(self._opened[bracket]) == MAX_DEPTH:
+            raise ValueError(f"more than {MAX_DEPTH} brackets {bracket} are open at once")
+        self._opened[bracket].append(len(self.texts))
+
+    def _number(self, before: str) -> float:
+        """Return the weight of a closed round bracket, and take its number out of the text."""
+        _, colon, number = before.rpartition(":")
+        if not (colon and _NUMBER.fullmatch(number.strip())):
+            return FACTOR
+        self.has_numbers = True
+        self.texts[-1] = (self.texts[-1] or "").rpartition(":")[0]
+        return float(number)
+
+    def _weigh(self, first: int, factor: float) -> None:
+        for index in range(first, len(self.weights)):
+            self.weights[index] *= factor
+
+    def _add(self, text: str | None) -> None:
+        self.texts.append(text)
+        self.weights.append(1.0)
+
+    def _add_run(self, text: str) -> None:
+        """Add text without brackets, cut at each `BREAK` and the spaces around it."""
+        first, *others = _BREAK.split(text)
+        self._add(first.rstrip() if others else first)
+        for index, other in enumerate(others, 1):
+            self._add(None)
+            self._add(other.lstrip() if index == len(others) else other.strip())
