@@ -15,6 +15,7 @@ from deploy.cli import (
     loras,
     plan,
     profile,
+    read,
     serve,
     up,
     webhooks,
@@ -40,7 +41,7 @@ __all__ = [
     "main",
 ]
 
-COMMANDS = (up, serve, worker, generate, jobs, loras, keys, webhooks, plan, profile, bench)
+COMMANDS = (up, serve, worker, generate, read, jobs, loras, keys, webhooks, plan, profile, bench)
 """Commands, in the order of `--help`."""
 
 
