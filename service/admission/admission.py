@@ -1,4 +1,4 @@
-"""Admission: take a request or refuse it, in four steps."""
+"""Admission: take a request or refuse it, in five steps."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from service.admission.caller import Caller
 from service.admission.parse import parse
 from service.admission.price import price
 from service.admission.resolve import resolve_request
+from service.admission.safety import check_safety
 from service.admission.submit import submit
 from service.front_end.front_end import FrontEnd
 from service.jobs.model.job import Job
@@ -37,6 +38,7 @@ async def admit(
     hide_prompts(dict(body))
     parsed = parse(body, headers, media_types)
     resolved = await resolve_request(front, caller, parsed)
+    await check_safety(front, caller, resolved)
     priced = await price(front, caller, resolved)
     job = await submit(front, priced)
     front.telemetry.admissions.labels(job.model).observe(time.perf_counter() - began)

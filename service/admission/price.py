@@ -1,4 +1,4 @@
-"""Third step of admission: a request as a job, with the cost that is predicted for it."""
+"""Fourth step of admission: a request as a job, with the cost that is predicted for it."""
 
 from __future__ import annotations
 

@@ -25,6 +25,8 @@ from service.jobs.model.job import DEFAULT_TENANT, Job
 from service.jobs.queue import ModelStatus, Queue
 from service.jobs.storage.object_store import Store
 from service.metrics.http import Telemetry
+from service.safety.checker import SafetyChecker
+from service.settings.safety import SafetySettings
 from service.settings.settings import Settings
 from service.tracing.log_context import hide_prompts, note
 from service.webhooks.sender import Webhooks
@@ -126,6 +128,8 @@ class FrontEnd:
     """Bytes of requests and outputs in flight."""
     waits: Shared
     """Requests that wait for a job or follow its events."""
+    safety: SafetyChecker | None = None
+    """Checks of requests; None: nobody is asked about them."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server wants to exit: whoever waits or streams lets go."""
 
@@ -133,7 +137,7 @@ class FrontEnd:
     def make(cls, settings: Settings, queue: Queue, store: Store) -> FrontEnd:
         """Make the front end's parts.
 
-        Raises: ConfigError: webhooks or keys cannot be had with these settings.
+        Raises: ConfigError: webhooks, keys or the safety hook cannot be had with these settings.
         """
         server, telemetry = settings.server, Telemetry()
         callers = Authenticator.make(settings)
@@ -158,6 +162,7 @@ class FrontEnd:
             callers=callers,
             bodies=bodies_of(settings.limits),
             waits=waits_of(server),
+            safety=_safety(settings.safety, telemetry),
         )
 
     def client_of(self, request: Request, tenant: str) -> str:
@@ -181,9 +186,18 @@ class FrontEnd:
         self.stopping.set()
         await self.images.close()
         await self.webhooks.close()
+        if self.safety:
+            await self.safety.close()
         if self.callers:
             await self.callers.close()
         await self.http.aclose()
+
+
+def _safety(settings: SafetySettings, telemetry: Telemetry) -> SafetyChecker | None:
+    """Raises: ConfigError. A wait for a place is as long as a check at most."""
+    if not (settings.is_on and settings.before):
+        return None
+    return SafetyChecker(settings, telemetry.safety, place_s=settings.timeout_s)
 
 
 def _fetches() -> FairLimiter:

@@ -6,8 +6,10 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
-from service.http.inflight_limits import Shared
+if TYPE_CHECKING:  # workers have limiters, too, and do without a web framework
+    from service.http.inflight_limits import Shared
 
 _Line = OrderedDict[asyncio.Future[None], None]
 """Waiting callers of one tenant, in the order in which they came."""

@@ -18,6 +18,7 @@ from prometheus_client import (
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.jobs.model.metrics import JobMetrics
+from service.jobs.model.safety_metrics import SafetyMetrics
 from service.metrics.queue import QueueGauges
 
 log = logging.getLogger("atelier")
@@ -109,6 +110,7 @@ class Telemetry:
             registry=self.registry,
         )
         self.queue = QueueGauges(self.registry)
+        self.safety = SafetyMetrics(self.registry, "before")
 
     def expect(self, models: Iterable[str], classes: Iterable[str]) -> None:
         """Tell of these from now on, with 0 where nothing has happened yet."""

@@ -40,6 +40,8 @@ from service.responses.wait import events_of
 from service.schemas.response import JobView, QueueView, job_url, view_job
 
 KEEP_ALIVE = b": keep-alive\n\n"
+REQUESTS_FAULT = frozenset({"invalid_request", "refused_by_safety"})
+"""Codes of failed jobs that the same request would end with again."""
 
 
 async def show(front: FrontEnd, job: Job, hold: Hold | None = None) -> JobView:
@@ -156,7 +158,7 @@ def without_output(job: Job) -> Problem:
     """Return the problem that explains why there are no bytes to answer with."""
     rest: dict[str, Any] = {"headers": names_of(job), "members": {"job_id": job.id}}
     if job.error:
-        kind = Unservable if job.error.code == "invalid_request" else JobFailed
+        kind = Unservable if job.error.code in REQUESTS_FAULT else JobFailed
         return kind(job.error.message, code=job.error.code, **rest)
     match job.state:
         case JobState.CANCELED:

@@ -28,6 +28,7 @@ from service.settings.output import OutputSettings
 from service.settings.pools import PoolSettings
 from service.settings.queue import QueueSettings
 from service.settings.redis import RedisSettings
+from service.settings.safety import SafetySettings
 from service.settings.section import ConfigError
 from service.settings.server import ServerSettings
 from service.settings.store import StoreSettings
@@ -71,6 +72,7 @@ class Settings(BaseSettings):
     store: StoreSettings = StoreSettings()
     output: OutputSettings = OutputSettings()
     webhooks: WebhookSettings = WebhookSettings()
+    safety: SafetySettings = SafetySettings()
     tracing: TracingSettings = TracingSettings()
     tenants: dict[str, TenantSettings] = Field(default_factory=dict)
     """Tenants by name; `"*"` is all that are not named."""

@@ -18,7 +18,9 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 NAMED = re.compile(r"\b(deploy|statefulset|service)/(atelier-\w+)")
 SHORT = {"deploy": "deployment"}
 """Of kinds, as kubectl takes them."""
-SETTING = re.compile(r"`((?:redis|server|limits|queue|store|tenants|models|pools)\.[\w.*]+)`")
+SETTING = re.compile(
+    r"`((?:redis|server|limits|queue|safety|store|tenants|models|pools)\.[\w.*]+)`"
+)
 
 
 def anchors(text: str) -> set[str]:

@@ -17,6 +17,7 @@ from service.settings.pools import PoolSettings
 from tests.workers.polling import DEADLINE_S
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
+from workers.pool.output_checks import OutputCheck
 from workers.pool.worker import Worker
 from workers.programs.batch_sizes import BatchSizes
 
@@ -32,6 +33,7 @@ async def at_work(
     warmup: Fields = MappingProxyType({}),
     lease_s: float = LEASE_S,
     batching: BatchSizes | None = None,
+    check: OutputCheck | None = None,
     **settings: Any,
 ) -> AsyncIterator[tuple[Worker, asyncio.Task[int]]]:
     """A pool that runs, and its task; whatever the test does, it has ended afterwards.
@@ -41,7 +43,7 @@ async def at_work(
     """
     wanted = PoolSettings(**{"model": SPEC.name, "slots": 4, "preview_every_s": 0, **settings})
     engine = Engine(pipeline, layout, wanted.slots, batching)
-    pool = Worker("toy", engine, queue, store, wanted, lease_s)
+    pool = Worker("toy", engine, queue, store, wanted, lease_s, check=check)
     task = asyncio.create_task(pool.run([warmup]))
     try:
         yield pool, task

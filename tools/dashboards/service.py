@@ -190,6 +190,33 @@ JOBS = Row(
             ),
             unit="short", kind="heatmap",
         ),
+        Panel(
+            26,
+            "Safety checks",
+            "By the operator's hook, before a request is accepted and after its pixels are made;"
+            " absent: no verdict in time.",
+            (
+                Query(
+                    rate("atelier_safety_checks_total", "", by="when, verdict"),
+                    "{{when}} {{verdict}}",
+                ),
+            ),
+            unit="ops",
+        ),
+        Panel(
+            27,
+            "Time of a safety check",
+            "From the question to the verdict, retries included.",
+            (
+                Query(
+                    quantile(50, "atelier_safety_check_seconds", "", "when"), "{{when}} 50 %"
+                ),
+                Query(
+                    quantile(90, "atelier_safety_check_seconds", "", "when"), "{{when}} 90 %"
+                ),
+            ),
+            unit="s",
+        ),
     ),
 )  # fmt: skip
 

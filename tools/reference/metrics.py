@@ -27,7 +27,8 @@ LABELS = {
     " `dropped`",
     "program": "`encode`, `step`, `decode`, `preview`",
     "reason": "of refusals the problem's `code`; of retries `lost`, `excused` (nobody could be"
-    " heard), `store`, `internal`; of failures the job's `error.code`; of connections"
+    " heard), `store`, `safety_unavailable`, `internal`; of failures the job's `error.code`; of"
+    " connections"
     f" {', '.join(f'`{reason}`' for reason in REASONS)}",
     "result": "`hit`, `miss`; of executables also `refused` (damaged, foreign, or others may write"
     " there) and `unkept`",
@@ -37,6 +38,8 @@ LABELS = {
     "state": "`queued`, `running`",
     "status": "of the answer",
     "tenant_class": "`tenants.NAME.metrics_class` of the settings; `default` where it says none",
+    "verdict": "`allowed`, `refused`, `absent` (none in time)",
+    "when": "`before` (the request), `after` (the output)",
 }
 """Origin of each label's values: no client chooses one."""
 

@@ -17,6 +17,7 @@ from service.jobs.queue import Claim, Queue
 from service.jobs.storage.errors import NotStored, StoreError
 from service.jobs.storage.object_store import Store, input_key, job_folders, output_key
 from service.recipes.recipe import Recipe, recipe_of
+from service.safety.verdict import SafetyAbsent
 from service.tracing import spans
 from service.tracing.span import NOTHING
 from workers.engine.adapters import LoraGone
@@ -29,6 +30,7 @@ from workers.media.outputs import File, count, files
 from workers.pool import metrics
 from workers.pool.capacity import Places
 from workers.pool.eta import Eta
+from workers.pool.output_checks import OutputCheck
 from workers.pool.progress import Progress
 from workers.pool.snapshots import Snapshots
 from workers.pool.usage import Bill
@@ -55,9 +57,11 @@ class JobRunner:
         places: Places,
         bill: Bill,
         marking: Marking,
+        check: OutputCheck,
     ) -> None:
         self.claim = claim
         self.bill = bill
+        self._check = check
         self._job = claim.job
         self._marking = marking
         self._engine = engine
@@ -98,6 +102,9 @@ class JobRunner:
         except StoreError as error:
             retry = not isinstance(error, NotStored)
             return await self._fail(JobError(code="store", message=str(error)), retry=retry)
+        except SafetyAbsent as error:
+            absent = JobError(code="safety_unavailable", message=str(error))
+            return await self._fail(absent, retry=True)
         except Exception as error:
             log.exception("job %s failed by a mistake of ours", self._job.id)
             message = f"{type(error).__name__} in the pool; its log has the whole error"
@@ -224,6 +231,7 @@ class JobRunner:
             )
             self.bill.finish(number, picture.own_seconds)
             on_stage("storing")
+            await self._check(self._job, number, picture.pixels)
             recipe = await asyncio.to_thread(self._recipe, seed, images)
             outputs = await self._save(number, recipe, seed, picture.pixels)
         return Snapshot(

@@ -8,6 +8,7 @@ from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
 from service.jobs.model.job import Job, Output, Usage
 from service.jobs.model.metrics import JobMetrics
+from service.jobs.model.safety_metrics import SafetyMetrics
 from workers import metrics
 
 RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4, 10)
@@ -16,6 +17,7 @@ CONTENT_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "video/mp
 
 tally = JobMetrics(REGISTRY)
 """Metrics of the jobs that end, start and go back by this pool's calls."""
+safety = SafetyMetrics(REGISTRY, "after")
 snapshots = Counter(
     "atelier_snapshots_total", "Snapshots taken of unfinished images and videos.", ["model"]
 )

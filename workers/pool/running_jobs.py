@@ -23,6 +23,7 @@ from workers.pool import metrics
 from workers.pool.capacity import Capacity
 from workers.pool.job_runner import JobRunner
 from workers.pool.leases import Leases
+from workers.pool.output_checks import OutputCheck, no_check
 from workers.pool.progress import Progress
 from workers.pool.snapshot_budget import Budget
 from workers.pool.snapshot_store import SnapshotStore
@@ -48,13 +49,16 @@ class RunningJobs:
         lease_s: float,
         settings: PoolSettings,
         marking: Marking,
+        check: OutputCheck | None = None,
     ) -> None:
         self._engine = engine
         self._queue = queue
         self._store = store
         self._capacity = capacity
         self._marking = marking
-        self._preview_every_s = settings.preview_every_s
+        self._check = check or no_check
+        # A preview shows what has not been checked.
+        self._preview_every_s = 0 if check else settings.preview_every_s
         self._patience = Patience(settings.store_patience_s)
         budget = Budget(settings.snapshot_share)
         self._snapshot_store = SnapshotStore(engine, queue, store, budget, self._patience)
@@ -88,7 +92,7 @@ class RunningJobs:
         places = self._capacity.enter(job.images, is_suspect=bool(job.deaths))
         work = JobRunner(
             claim, engine, queue, self._store, self._patience, progress, snapshots, places, bill,
-            self._marking,
+            self._marking, self._check,
         )  # fmt: skip
         self.leases.hold(claim, bill)
         self._tasks[work] = asyncio.create_task(self._see_through(work), name=job.id)

@@ -26,7 +26,9 @@ from service.jobs.queue import Claims, Queue
 from service.jobs.redis import connection
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
+from service.safety.checker import SafetyChecker
 from service.settings.pools import PoolSettings
+from service.settings.safety import SafetySettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
 from service.tracing import spans
@@ -50,6 +52,7 @@ from workers.pool import listed_sizes, metrics
 from workers.pool.capacity import Capacity
 from workers.pool.cost_reporting import CostReporter, closeness, measure
 from workers.pool.lora_files import StoredLoras
+from workers.pool.output_checks import OutputCheck, OutputChecks
 from workers.pool.preemption import Preemption
 from workers.pool.running_jobs import RunningJobs
 from workers.profiling.recorder import Profiler
@@ -82,7 +85,7 @@ class Worker:
     def __init__(
         self, name: str, engine: Engine, queue: Queue, store: Store, settings: PoolSettings,
         lease_s: float, liveness: Liveness | None = None, served: Sizes = ANY_SIZE,
-        marking: Marking = PLAIN_MARKING,
+        marking: Marking = PLAIN_MARKING, check: OutputCheck | None = None,
     ) -> None:  # fmt: skip
         self.name = f"{name}-{secrets.token_hex(3)}"
         self.engine = engine
@@ -96,7 +99,7 @@ class Worker:
         self._capacity = Capacity(engine.slots)
         self._cost_reporter = CostReporter(engine, queue, name)
         self._running = RunningJobs(
-            engine, queue, store, self._capacity, lease_s, settings, marking
+            engine, queue, store, self._capacity, lease_s, settings, marking, check
         )
         self._preemption = Preemption(
             self.name, self._running, self._capacity, self._cost_reporter, settings
@@ -322,8 +325,10 @@ async def serve(
     engine = Engine(pipeline, layout, slots, batching, launcher, mesh_slice.executables, loras.find)
     served = listed_sizes.of_settings(model, pipeline.spec)
     marking = Marking.of_settings(settings.output)
+    safety = safety_of(settings.safety)
+    check = OutputChecks(safety, settings.safety.max_frames) if safety else None
     pool = Worker(
-        pool_name, engine, queue, store, pool_settings, lease_s, liveness, served, marking
+        pool_name, engine, queue, store, pool_settings, lease_s, liveness, served, marking, check
     )
     loop = asyncio.get_running_loop()
 
@@ -345,7 +350,16 @@ async def serve(
         return code
     finally:
         engine.close()
+        if safety:
+            await safety.close()
         await queue.close()
+
+
+def safety_of(settings: SafetySettings) -> SafetyChecker | None:
+    """Return the checker of outputs; None: nobody is asked about them. Raises: ConfigError."""
+    if not (settings.is_on and settings.after):
+        return None
+    return SafetyChecker(settings, metrics.safety)
 
 
 async def prepared_loras(

@@ -22,6 +22,8 @@ ErrorCode = Literal[
     "non_finite",
     "invalid_request",
     "lora_gone",
+    "refused_by_safety",
+    "safety_unavailable",
     "store",
     "poisonous",
     "lost",

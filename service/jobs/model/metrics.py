@@ -25,7 +25,7 @@ DURATION_BUCKETS_S = (
 """Buckets from an image of a distilled model to a queued video in high resolution."""
 
 LOST, EXCUSED = "lost", "excused"
-RETRY_REASONS = (LOST, EXCUSED, "store", "internal")
+RETRY_REASONS = (LOST, EXCUSED, "store", "safety_unavailable", "internal")
 """Reasons for requeuing a job: its lease lapsed, its lease lapsed while nobody could be heard, or
 what its pool reports (a `JobError.code`)."""
 SET_ASIDE: ErrorCode = "poisonous"

@@ -1,0 +1,40 @@
+"""Metrics of the safety hook, of front ends and workers alike."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+CHECK_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+VERDICTS = ("allowed", "refused", "absent")
+
+
+class SafetyMetrics:
+    """Counts of one process.
+
+    Args:
+        registry: whose page they are on.
+        when: which of the two checks this process makes.
+    """
+
+    def __init__(self, registry: CollectorRegistry, when: str) -> None:
+        self.checks = Counter(
+            "atelier_safety_checks_total",
+            "Checks by the safety hook, by verdict.",
+            ("when", "verdict"),
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "atelier_safety_check_seconds",
+            "Seconds from asking the safety hook to its verdict, retries included.",
+            ("when",),
+            buckets=CHECK_BUCKETS_S,
+            registry=registry,
+        )
+        self.seconds.labels(when)
+        for verdict in VERDICTS:
+            self.checks.labels(when, verdict)
+
+    def record(self, when: str, verdict: str, seconds: float) -> None:
+        """Count one check."""
+        self.checks.labels(when, verdict).inc()
+        self.seconds.labels(when).observe(seconds)

@@ -1,0 +1,61 @@
+"""Verdict of the safety hook, and what there is instead of one."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+MAX_REASON_CHARS = 500
+NO_REASON = "no reason was given"
+
+
+class SafetyAbsent(Exception):
+    """The hook gave no verdict; says why."""
+
+
+class SafetyBusy(Exception):
+    """Too many checks of the same client wait already."""
+
+
+class SafetyRefused(Exception):
+    """The hook refused; the message is its reason."""
+
+
+class Verdict(BaseModel):
+    """Answer of the hook. Further members are ignored."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    allow: bool
+    reason: str = ""
+    """Reason of a refusal, which clients are shown."""
+
+    @field_validator("reason")
+    @classmethod
+    def _shown(cls, reason: str) -> str:
+        printable = "".join(char if char.isprintable() else " " for char in reason)
+        return printable.strip()[:MAX_REASON_CHARS] or NO_REASON
+
+
+def verdict_of(answer: object) -> Verdict:
+    """Read what a function returned: true, false, or a verdict's members.
+
+    Raises: SafetyAbsent: it is neither.
+    """
+    try:
+        return Verdict.model_validate({"allow": answer} if isinstance(answer, bool) else answer)
+    except ValidationError as error:
+        raise SafetyAbsent(_no_verdict(error)) from None
+
+
+def verdict_of_json(body: bytes) -> Verdict:
+    """Read what a service answered. Raises: SafetyAbsent: it is no verdict."""
+    try:
+        return Verdict.model_validate_json(body)
+    except ValidationError as error:
+        raise SafetyAbsent(_no_verdict(error)) from None
+
+
+def _no_verdict(error: ValidationError) -> str:
+    first = error.errors(include_input=False, include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or "the answer"
+    return f"it gave no verdict: {place}: {first['msg']}"

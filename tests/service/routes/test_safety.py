@@ -1,0 +1,75 @@
+"""Requests that the safety hook refuses, allows, or does not answer."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.jobs.model.job import JobError
+from service.jobs.queue import Queue
+from service.settings.safety import SafetySettings
+from service.settings.settings import Settings
+from tests.safety_hook import HookProcess, hook_process
+from tests.service.routes.test_generate import generate
+from tests.service.standin import StandIn, picture
+
+
+@pytest.fixture(scope="module")
+def hook() -> Iterator[HookProcess]:
+    with hook_process() as found:
+        yield found
+
+
+@pytest.fixture
+def settings(tmp_path: Path, hook: HookProcess) -> Settings:
+    return Settings(state_dir=tmp_path, safety=SafetySettings(url=hook.url, timeout_s=0.5))
+
+
+async def test_a_refused_request_is_a_422_with_the_reason(
+    http: httpx.AsyncClient, pool: StandIn, queue: Queue
+) -> None:
+    answer = await generate(http, prompt="refuse")
+    assert answer.status_code == 422
+    assert answer.json()["type"] == "urn:atelier:problem:refused_by_safety"
+    assert answer.json()["error"]["code"] == "refused_by_safety"
+    assert answer.json()["detail"].endswith("it shows a secret")
+    assert await queue.list(limit=10) == []
+    page = (await http.get("/metrics")).text
+    assert 'atelier_safety_checks_total{verdict="refused",when="before"} 1.0' in page
+    assert 'reason="refused_by_safety"' in page
+
+
+async def test_input_images_are_shown_as_they_were_sent(
+    http: httpx.AsyncClient, pool: StandIn, hook: HookProcess
+) -> None:
+    file = picture()
+    answer = await generate(http, prompt="a hat", image=base64.b64encode(file).decode())
+    assert answer.status_code == 202
+    asked = hook.asked()[-1]
+    assert [(one["field"], one["content_type"]) for one in asked["images"]] == [
+        ("image", "image/png")
+    ]
+    assert base64.b64decode(asked["images"][0]["data"]) == file
+    assert "image" not in asked["request"] and asked["request"]["strength"] == 0.6
+
+
+async def test_without_a_verdict_nothing_is_accepted(
+    http: httpx.AsyncClient, pool: StandIn, queue: Queue
+) -> None:
+    answer = await generate(http, prompt="garbage")
+    assert answer.status_code == 503 and "retry-after" in answer.headers
+    assert answer.json()["error"]["code"] == "safety_unavailable"
+    assert await queue.list(limit=10) == []
+
+
+async def test_a_refused_output_is_told_as_the_requests_fault(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
+    pool.failure = JobError(code="refused_by_safety", message="refused: it shows a secret")
+    answer = await generate(http, {"Accept": "image/png"}, prompt="a hat")
+    assert answer.status_code == 422
+    assert answer.json()["error"]["code"] == "refused_by_safety"

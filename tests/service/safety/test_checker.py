@@ -1,0 +1,186 @@
+"""Checks by a real hook in another process: verdicts, absences, turns, the function."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from pydantic import ValidationError
+
+from service.jobs.model.safety_metrics import SafetyMetrics
+from service.safety.checker import SafetyChecker
+from service.safety.question import Question, ShownImage
+from service.safety.verdict import SafetyAbsent, SafetyBusy, SafetyRefused
+from service.settings.safety import SafetySettings
+from service.settings.section import ConfigError
+from tests.safety_hook import HookProcess, hook_process
+
+SOON_S = 0.3
+"""Limit of a check whose hook never gives a verdict."""
+PATIENT_S = 30.0
+"""Limit of a check whose hook does, on a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def hook() -> Iterator[HookProcess]:
+    with hook_process() as found:
+        yield found
+
+
+def question(prompt: str, *images: ShownImage) -> Question:
+    return Question("before", "acme", "flux", {"prompt": prompt}, images)
+
+
+def checker(place_s: float | None = None, **settings: Any) -> tuple[SafetyChecker, SafetyMetrics]:
+    metrics = SafetyMetrics(CollectorRegistry(), "before")
+    wanted = SafetySettings(**{"timeout_s": PATIENT_S, **settings})
+    return SafetyChecker(wanted, metrics, place_s), metrics
+
+
+def count(metrics: SafetyMetrics, verdict: str) -> float:
+    return metrics.checks.labels("before", verdict)._value.get()
+
+
+async def test_an_allowed_request_goes_on_and_the_hook_sees_all_of_it(hook: HookProcess) -> None:
+    checks, metrics = checker(url=hook.url, token="t0ken")
+    image = ShownImage("image", "image/png", b"pixels")
+    await checks.check(question("a hat", image), "acme")
+    asked = hook.asked()[-1]
+    assert asked["authorization"] == "Bearer t0ken"
+    assert (asked["when"], asked["tenant"], asked["model"]) == ("before", "acme", "flux")
+    (shown,) = asked["images"]
+    assert (shown["field"], base64.b64decode(shown["data"])) == ("image", b"pixels")
+    assert count(metrics, "allowed") == 1
+    await checks.close()
+
+
+async def test_a_refusal_has_the_hooks_reason_in_one_line(hook: HookProcess) -> None:
+    checks, metrics = checker(url=hook.url)
+    with pytest.raises(SafetyRefused, match=r"^it shows a secret$"):
+        await checks.check(question("refuse"), "acme")
+    assert count(metrics, "refused") == 1
+    await checks.close()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [("slow", "did not answer"), ("garbage", "no verdict"), ("error", "answered 500")],
+)
+async def test_without_a_verdict_the_policy_decides(
+    hook: HookProcess, prompt: str, said: str
+) -> None:
+    refusing, metrics = checker(url=hook.url, timeout_s=SOON_S)
+    with pytest.raises(SafetyAbsent, match=said):
+        await refusing.check(question(prompt), "acme")
+    assert count(metrics, "absent") == 1
+    allowing, metrics = checker(url=hook.url, timeout_s=SOON_S, when_absent="allow")
+    await allowing.check(question(prompt), "acme")
+    assert count(metrics, "absent") == 1
+    await refusing.close()
+    await allowing.close()
+
+
+async def test_a_dead_hook_is_absent_and_one_that_returns_is_asked_again() -> None:
+    with hook_process() as first:
+        checks, _ = checker(url=first.url)
+        port = int(first.url.split(":")[2].split("/")[0])
+        first.kill()
+    asking = asyncio.create_task(checks.check(question("a hat"), "acme"))
+    with hook_process(port):
+        await asking
+    hasty, _ = checker(url=first.url, timeout_s=SOON_S)
+    with pytest.raises(SafetyAbsent):
+        await hasty.check(question("a hat"), "acme")
+    await checks.close()
+    await hasty.close()
+
+
+async def test_a_verdict_after_an_error_counts(hook: HookProcess) -> None:
+    checks, metrics = checker(url=hook.url)
+    await checks.check(question("flaky one"), "acme")
+    assert count(metrics, "allowed") == 1
+    await checks.close()
+
+
+async def test_slow_checks_of_one_client_leave_places_for_others(hook: HookProcess) -> None:
+    """It waits, and is told so; by a full line nothing gets through unchecked."""
+    checks, _ = checker(url=hook.url, max_checks=4, place_s=SOON_S, when_absent="allow")
+    slow = [asyncio.create_task(checks.check(question("slow"), "acme")) for _ in range(2)]
+    await asyncio.sleep(0)  # they have their places
+    with pytest.raises(SafetyBusy):
+        await checks.check(question("a hat"), "acme")
+    await checks.check(question("a hat"), "another")
+    assert not any(task.done() for task in slow)
+    for task in slow:
+        task.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
+    await checks.check(question("a hat"), "acme")
+    await checks.close()
+
+
+ends = threading.Event()
+
+
+def function(question: dict[str, Any]) -> object:
+    """A hook in Python, of this module."""
+    match question["request"]["prompt"]:
+        case "refuse":
+            return {"allow": False, "reason": question["images"][0]["data"].decode()}
+        case "hang":
+            ends.wait()
+        case "fail":
+            raise ZeroDivisionError
+        case "garbage":
+            return "perhaps"
+    return True
+
+
+NAME = f"{__name__}:function"
+
+
+async def test_a_function_is_asked_in_this_process() -> None:
+    checks, _ = checker(check=NAME)
+    await checks.check(question("a hat"), "acme")
+    image = ShownImage("image", "image/png", b"seen")
+    with pytest.raises(SafetyRefused, match="seen"):
+        await checks.check(question("refuse", image), "acme")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"), [("fail", "ZeroDivisionError"), ("garbage", "no verdict")]
+)
+async def test_a_function_without_a_verdict_is_absent(prompt: str, said: str) -> None:
+    checks, _ = checker(check=NAME, timeout_s=SOON_S)
+    with pytest.raises(SafetyAbsent, match=said):
+        await checks.check(question(prompt), "acme")
+
+
+async def test_a_function_that_hangs_keeps_its_place_until_it_returns() -> None:
+    checks, _ = checker(check=NAME, timeout_s=SOON_S, max_checks=1)
+    try:
+        with pytest.raises(SafetyAbsent):
+            await checks.check(question("hang"), "acme")
+        with pytest.raises(SafetyAbsent, match="still running"):
+            await checks.check(question("a hat"), "acme")
+    finally:
+        ends.set()
+    patient, _ = checker(check=NAME, max_checks=1)
+    await patient.check(question("a hat"), "acme")
+
+
+@pytest.mark.parametrize("name", ["no_such_module:f", "json:no_such", "json:__name__"])
+def test_a_function_that_is_not_there_stops_the_start(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"safety\.check"):
+        checker(check=name)
+
+
+def test_two_hooks_are_one_too_many() -> None:
+    with pytest.raises(ValidationError, match="not both"):
+        SafetySettings(url="http://hook", check="a:b")
+    with pytest.raises(ValidationError):
+        SafetySettings(url="ftp://hook")
