@@ -116,7 +116,7 @@ class Client:
         return self._json("GET", _path(self.job_id))
 
     def jobs(self, **wanted: Any) -> dict[str, Any]:
-        """A page of jobs, newest first; by `limit`, `after`, `state`. Raises: as `job`."""
+        """A page of jobs, newest first; by the parameters of `GET /v1/jobs`. Raises: as `job`."""
         return self._json("GET", "/v1/jobs", params=wanted)
 
     def cancel(self) -> dict[str, Any]:

@@ -43,6 +43,16 @@ def add(commands: Commands) -> None:
 def _add_list(acts: Commands) -> None:
     listed = acts.add_parser("list", help="list jobs, newest first")
     listed.add_argument("--state", choices=STATES, help="only jobs in this state")
+    listed.add_argument("--model", metavar="NAME", help="only jobs of this model")
+    listed.add_argument(
+        "--metadata",
+        metavar="NAME[=TEXT]",
+        help="only jobs with this metadata",
+    )
+    listed.add_argument(
+        "--created-after", metavar="TIME", help="only jobs from after it (2026-01-31T12:00:00Z)"
+    )
+    listed.add_argument("--created-before", metavar="TIME", help="only jobs from before it")
     listed.add_argument(
         "--limit", type=count, default=20, metavar="N", help="maximum number of jobs (default: 20)"
     )
@@ -65,15 +75,28 @@ def _add_one(
 
 
 def _list(client: Client, args: argparse.Namespace) -> int:
-    left, after = args.limit, None
+    left, after, wanted = args.limit, None, _filters(args)
     while left > 0:
-        page = client.jobs(**given(state=args.state, after=after, limit=min(left, PAGE)))
+        page = client.jobs(**wanted, **given(after=after, limit=min(left, PAGE)))
         for job in page["data"]:
             print(json.dumps(job) if args.json else _line(job))
         if not page["has_more"]:
             break
-        left, after = left - len(page["data"]), page["data"][-1]["id"]
+        left, after = left - len(page["data"]), page["next"]
     return 0
+
+
+def _filters(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the choice of jobs, as query parameters."""
+    name, has_value, value = (args.metadata or "").partition("=")
+    return given(
+        state=args.state,
+        model=args.model,
+        metadata_key=name or None,
+        metadata_value=value if has_value else None,
+        created_after=args.created_after,
+        created_before=args.created_before,
+    )
 
 
 def _line(job: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from service.jobs.events import Event
 from service.jobs.model import serialization
 from service.jobs.model.errors import IdempotencyConflict, QueueFull, QuotaExceeded, UnknownCursor
 from service.jobs.model.job import DEFAULT_TENANT, Job, JobState
+from service.jobs.model.job_filter import JobFilter
 from service.jobs.model.metrics import End
 from service.jobs.model.quota_usage import QuotaUsage
 from service.jobs.redis import keys
@@ -18,15 +19,18 @@ from service.jobs.scheduling.cost_model import CostTable
 from service.jobs.scheduling.queue_snapshot import QueueSnapshot
 from service.jobs.scripts import producer
 from service.jobs.scripts.client import ANSWER_MS, Calls, new_call
-from service.jobs.scripts.producer import Depth, ModelStatus, OverQuota, Stored
+from service.jobs.scripts.producer import Depth, JobList, ModelStatus, OverQuota, Stored
 from service.settings.tenants import TenantSettings
 
 LOOKED_AT = 256
 """Running jobs, and urgent ones, of one look at a queue; of more the first ones."""
 
 
+LISTED = 1000
+"""Jobs of a tenant that one page by model or metadata looks at: a few milliseconds of Redis."""
+
 NO_LIMITS = TenantSettings()
-Jobs = list[Job]
+ALL = JobFilter()
 
 
 class Producer(Calls):
@@ -61,7 +65,7 @@ class Producer(Calls):
 
         Raises: QueueFull, QuotaExceeded, IdempotencyConflict; the refusal.
         """
-        fields = serialization.to_hash(job)
+        fields = serialization.to_hash(job) | _served_as(job)
         answer = await self._run(
             producer.Put(
                 id=job.id,
@@ -116,14 +120,29 @@ class Producer(Calls):
         tenant: str = DEFAULT_TENANT,
         limit: int,
         after: str | None = None,
-        state: JobState | None = None,
-    ) -> Jobs:
-        """A page of a tenant's jobs, newest first; `after` is the last id of the page before.
+        only: JobFilter = ALL,
+    ) -> JobList:
+        """A page of a tenant's jobs, newest first; `after` is the `next` of the page before.
+
+        By model or metadata it looks at `LISTED` jobs and may have fewer than `limit`, even none,
+        where others follow.
 
         Raises: UnknownCursor: the tenant has no job `after`.
         """
-        states = [state] if state else list(JobState)
-        page = await self._run(producer.List(tenant, states, after, limit))
+        page = await self._run(
+            producer.List(
+                tenant=tenant,
+                states=[only.state] if only.state else list(JobState),
+                after=after,
+                limit=limit,
+                looked_at=LISTED,
+                model=only.model,
+                metadata_key=only.metadata_key,
+                metadata_value=only.metadata_value,
+                created_from=only.created_from_us,
+                created_before=only.created_before_us,
+            )
+        )
         if page is None:
             raise UnknownCursor(str(after))
         return page
@@ -179,6 +198,12 @@ class Producer(Calls):
         """Return whether the caller may try that bucket's cost: one caller may in that time."""
         name = keys.tried(model, bucket)
         return bool(await self._redis.set(name, "", nx=True, px=round(every_s * 1000)))
+
+
+def _served_as(job: Job) -> dict[str, str]:
+    """Return the name of the model in the request, where workers of another one serve it."""
+    name = job.request.get("model", job.model)
+    return {} if name == job.model else {"served_as": name}
 
 
 def _idempotency(tenant: str, key: str | None) -> str | None:

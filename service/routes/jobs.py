@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from service.errors.problems import FieldError, NotFound
 from service.front_end.front_end import Front, Tenant, no_such_job
 from service.http.head import is_head
 from service.jobs.model.errors import UnknownCursor
-from service.jobs.model.job import JobState
+from service.jobs.model.job_filter import JobFilter
 from service.jobs.storage.object_store import job_folders
 from service.responses.render import (
     events_answer,
@@ -22,6 +22,7 @@ from service.responses.render import (
     show,
 )
 from service.routes.documented_responses import EVENTS, OUTPUT, problems
+from service.routes.job_filters import filter_of_query
 from service.schemas.response import JobPage, JobView
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -35,17 +36,25 @@ JobId = Annotated[str, Path(description="A job's `id`.")]
 async def list_jobs(
     front: Front,
     tenant: Tenant,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
-    after: Annotated[str | None, Query(description="The last id of the page before.")] = None,
-    state: JobState | None = None,
+    only: Annotated[JobFilter, Depends(filter_of_query)],
+    limit: Annotated[
+        int, Query(ge=1, le=MAX_PAGE, description="Maximum number of jobs of the page.")
+    ] = 20,
+    after: Annotated[
+        str | None, Query(description="Where to go on: the `next` of the page before.")
+    ] = None,
 ) -> Response:
-    """A page of the tenant's jobs, newest first."""
+    """A page of the tenant's jobs, newest first; of those that fit every filter that is given.
+
+    By `model` or `metadata_key` one call looks at 1,000 jobs, so that a page may have fewer than
+    `limit`, even none, while `next` says that others follow.
+    """
     try:
-        found = await front.queue.list(tenant=tenant, limit=limit + 1, after=after, state=state)
+        found = await front.queue.list(tenant=tenant, limit=limit, after=after, only=only)
     except UnknownCursor as error:
         raise NotFound(str(error), errors=[FieldError("after", "there is no such job")]) from None
-    shown = await asyncio.gather(*(show(front, job) for job in found[:limit]))
-    page = JobPage(data=shown, has_more=len(found) > limit)
+    shown = await asyncio.gather(*(show(front, job) for job in found))
+    page = JobPage(data=shown, has_more=found.next is not None, next=found.next)
     return Response(page.model_dump_json(), media_type="application/json")
 
 

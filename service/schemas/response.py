@@ -112,7 +112,9 @@ class JobPage(View):
     object: Literal["list"] = "list"
     data: list[JobView]
     has_more: bool
-    """Whether older ones follow: ask again with `after` = the last id."""
+    """Whether older ones follow."""
+    next: str | None
+    """Value of `after` for the page that follows; null: there is none."""
 
 
 class ModelView(View):

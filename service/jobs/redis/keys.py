@@ -61,7 +61,7 @@ has expired), `queued` (name of a model with a new job).
 Fields of a job that only the scripts use lie beside those of `wire.py`. Of them, `room` names a
 pool that makes room for it, by putting another aside or by taking no others beside it, and until
 when other pools do not; `yields` says until when a running one may be put aside, and for a job of
-how many seconds.
+how many seconds; `served_as` is the model's name in the request, where workers of another serve it.
 
 What is *promised* and *used* counts against a quota, and is kept for tenants that have one alone.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -142,24 +142,44 @@ class Get(Script[Job | None]):
         return serialization.from_hash(serialization.parse(answer)) if answer else None
 
 
+class JobList(list[Job]):
+    """Page of a tenant's jobs, newest first.
+
+    Args:
+        next: id of the job after which to go on; None: there are no more.
+    """
+
+    def __init__(self, jobs: Iterable[Job], next: str | None) -> None:
+        super().__init__(jobs)
+        self.next = next
+
+
 @dataclass(frozen=True)
-class List(Script[list[Job] | None]):
+class List(Script[JobList | None]):
     """Read a page of a tenant's jobs, newest first; None: it has no job `after`."""
 
     tenant: str
     states: Sequence[JobState]
     after: str | None
-    """Id of the last job of the page before."""
+    """Id of the job after which to go on."""
     limit: int
+    looked_at: int
+    """Jobs that are held against the next three, at most."""
+    model: str | None
+    metadata_key: str | None
+    metadata_value: str | None
+    created_from: int | None
+    """Microseconds since the epoch."""
+    created_before: int | None
 
     @staticmethod
-    def parse(answer: Sequence[str] | None) -> list[Job] | None:
-        """Return the jobs, newest first; None: the cursor is unknown."""
-        return (
-            None
-            if answer is None
-            else [serialization.from_hash(serialization.parse(text)) for text in answer]
-        )
+    def parse(answer: Sequence[str] | None) -> JobList | None:
+        """Return the page; None: the cursor is unknown."""
+        if answer is None:
+            return None
+        after, *found = answer
+        jobs = (serialization.from_hash(serialization.parse(text)) for text in found)
+        return JobList(jobs, after or None)
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,24 @@ async def test_jobs_are_listed_shown_canceled_and_waited_for(
     assert code == atelier.EXIT_FAILED and "the job was canceled" in err
 
 
+async def test_jobs_are_listed_by_what_they_are(run: Run, queue: Queue) -> None:
+    made = [
+        (await queue.put(a_job(model=MODEL, request=REQUEST, metadata=metadata)))[0].id
+        for metadata in ({"shot": "1"}, {}, {"shot": "2"}, {"shot": "1=2"})
+    ]
+
+    async def listed(*arguments: str) -> list[int]:
+        code, out, _ = await run("jobs", "list", *arguments)
+        assert code == 0
+        return [made.index(line.split()[0]) for line in out.splitlines()]
+
+    assert await listed("--metadata", "shot", "--limit", "2") == [3, 2]
+    assert await listed("--metadata", "shot=1=2") == [3]
+    assert await listed("--model", "other") == []
+    assert await listed("--model", MODEL, "--created-after", "2020-01-01T00:00:00Z") == [3, 2, 1, 0]
+    assert await listed("--created-before", "2020-01-01T00:00:00Z") == []
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -10,6 +10,7 @@ from hypothesis.stateful import initialize, rule
 
 from service.jobs.model.errors import IdempotencyConflict, QueueFull, QuotaExceeded
 from service.jobs.model.job import Job, JobState, Snapshot, Usage
+from service.jobs.model.job_filter import JobFilter
 from service.jobs.model.state_machine import QUEUED
 from service.jobs.queue import Claim, Queue, Spent
 from service.settings.tenants import TenantSettings
@@ -138,8 +139,11 @@ class Lives(History):
         newest = sorted(lives, key=lambda life: -life.accepted)
         for at, life in enumerate(newest):
             after = newest[at - 1].job.id if at else None
-            page = self.server.run(queue.list(tenant=tenant, limit=1, after=after, state=state))
+            page = self.server.run(
+                queue.list(tenant=tenant, limit=1, after=after, only=JobFilter(state=state))
+            )
             assert [job.id for job in page] == [life.job.id]
+            assert page.next == (life.job.id if life is not newest[-1] else None)
         for life in lives:
             rank = self.server.run(queue.rank(life.job))
             before = self.model.order(life.job.model).of(tenant)

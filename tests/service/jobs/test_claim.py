@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from service.jobs.model.job import PRIORITIES, JobState
+from service.jobs.model.job_filter import JobFilter
 from service.jobs.queue import Claim, Queue
 from tests.service.eventually import eventually
 from tests.service.jobs.conftest import Connect
@@ -156,7 +157,7 @@ async def test_processes_race_for_jobs(redis_url: str, queue: Queue) -> None:
     assert [racer.returncode for racer in racers] == [0, 0]
     assert all(taken), "one of them was never in the race"
     assert Counter(taken[0] + taken[1]) == Counter(put_ids)
-    assert len(await queue.list(limit=1000, state=JobState.SUCCEEDED)) == 500
+    assert len(await queue.list(limit=1000, only=JobFilter(state=JobState.SUCCEEDED))) == 500
 
 
 async def test_claims_of_one_job_have_growing_fences(queue: Queue) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from redis.asyncio import Redis
 
 from service.jobs.model.job import JobState
+from service.jobs.model.job_filter import JobFilter
+from service.jobs.producer import LISTED
 from service.jobs.queue import Queue, UnknownCursor
 from tests.service.jobs.examples import MODEL, a_job
 
@@ -16,7 +21,9 @@ async def put(queue: Queue, n: int) -> list[str]:
 
 async def walk(queue: Queue, limit: int, state: JobState | None = None) -> list[str]:
     found: list[str] = []
-    while page := await queue.list(limit=limit, after=found[-1] if found else None, state=state):
+    while page := await queue.list(
+        limit=limit, after=found[-1] if found else None, only=JobFilter(state=state)
+    ):
         assert len(page) <= limit
         found += [job.id for job in page]
     return found
@@ -48,9 +55,9 @@ async def test_one_state(queue: Queue) -> None:
 
 async def test_a_cursor_may_be_in_another_state(queue: Queue) -> None:
     ids = await put(queue, 4)
-    (first,) = await queue.list(limit=1, state=JobState.QUEUED)
+    (first,) = await queue.list(limit=1, only=JobFilter(state=JobState.QUEUED))
     await queue.cancel(first.id)
-    rest = await queue.list(limit=10, after=first.id, state=JobState.QUEUED)
+    rest = await queue.list(limit=10, after=first.id, only=JobFilter(state=JobState.QUEUED))
     assert [job.id for job in rest] == ids[2::-1]
 
 
@@ -78,3 +85,77 @@ async def test_an_unknown_cursor_is_refused(queue: Queue) -> None:
     await put(queue, 1)
     with pytest.raises(UnknownCursor, match="job_nope"):
         await queue.list(limit=1, after="job_nope")
+
+
+async def all_pages(queue: Queue, only: JobFilter, limit: int = 2) -> list[str]:
+    """Ids on all pages, each asked for where the one before said."""
+    found: list[str] = []
+    page = await queue.list(limit=limit, only=only)
+    while page.next:
+        assert len(page) <= limit
+        found += [job.id for job in page]
+        page = await queue.list(limit=limit, only=only, after=page.next)
+    return found + [job.id for job in page]
+
+
+MIXED: list[dict[str, Any]] = [
+    {"model": model, "metadata": metadata}
+    for model in (MODEL, "other")
+    for metadata in ({}, {"shot": "1"}, {"shot": "2", "é": "ü😀"}, {"take": "1"})
+]
+
+
+@pytest.mark.parametrize(
+    ("only", "places"),
+    [
+        (JobFilter(model=MODEL), [0, 1, 2, 3]),
+        (JobFilter(model="nobody's"), []),
+        (JobFilter(metadata_key="shot"), [1, 2, 5, 6]),
+        (JobFilter(metadata_key="shot", metadata_value="1"), [1, 5]),
+        (JobFilter(metadata_key="é", metadata_value="ü😀"), [2, 6]),
+        (JobFilter(metadata_key="take", metadata_value="2"), []),
+        (JobFilter(model="other", metadata_key="shot"), [5, 6]),
+        (JobFilter(model=MODEL, state=JobState.CANCELED), [1]),
+        (JobFilter(metadata_key="shot", state=JobState.QUEUED), [2, 5, 6]),
+    ],
+)
+async def test_filters(queue: Queue, only: JobFilter, places: list[int]) -> None:
+    ids = [(await queue.put(a_job(**kind)))[0].id for kind in MIXED]
+    await queue.cancel(ids[1])
+    assert await all_pages(queue, only) == [ids[place] for place in reversed(places)]
+
+
+async def test_a_model_is_known_by_its_name_in_the_request(queue: Queue) -> None:
+    """Not by that of the base whose workers serve it."""
+    job, _ = await queue.put(a_job(request={"model": "lightning"}))
+    plain, _ = await queue.put(a_job())
+    assert await all_pages(queue, JobFilter(model="lightning")) == [job.id]
+    assert await all_pages(queue, JobFilter(model=MODEL)) == [plain.id]
+
+
+async def test_by_time(queue: Queue) -> None:
+    jobs = [(await queue.put(a_job(metadata={"i": str(i)})))[0] for i in range(6)]
+    at = [round(job.created_at * 1e6) for job in jobs]
+    ids = [job.id for job in jobs]
+    whole = JobFilter(created_from_us=at[1], created_before_us=at[4])
+    assert await all_pages(queue, whole) == ids[3:0:-1]
+    assert await all_pages(queue, replace(whole, metadata_key="i")) == ids[3:0:-1]
+    assert await all_pages(queue, JobFilter(created_from_us=at[5] + 1)) == []
+    assert await all_pages(queue, JobFilter(created_before_us=at[0])) == []
+    page = await queue.list(limit=9, after=ids[5], only=JobFilter(created_before_us=at[2]))
+    assert [job.id for job in page] == ids[1::-1], "the earlier bound counts"
+    page = await queue.list(limit=9, after=ids[1], only=JobFilter(created_before_us=at[5]))
+    assert [job.id for job in page] == ids[:1], "the earlier bound counts"
+
+
+async def test_a_rare_one_among_many_is_found_in_bounded_steps(queue: Queue) -> None:
+    """Pages may be empty, each looks at so many jobs, and the last one says that it is."""
+    rare, _ = await queue.put(a_job(metadata={"rare": "1"}))
+    await put(queue, LISTED + 50)
+    newest, _ = await queue.put(a_job(metadata={"rare": "2"}))
+    only = JobFilter(metadata_key="rare")
+    first = await queue.list(limit=10, only=only)
+    assert [job.id for job in first] == [newest.id] and first.next
+    rest = await queue.list(limit=10, only=only, after=first.next)
+    assert [job.id for job in rest] == [rare.id] and rest.next is None
+    assert await all_pages(queue, only, limit=1) == [newest.id, rare.id]

@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from deploy.local.embedded_redis import embedded
 from models.spec.model_spec import ModelSpec
 from service.jobs.model.job import PRIORITIES, Job, JobState
+from service.jobs.model.job_filter import JobFilter
 from service.jobs.queue import Queue
 from service.settings.queue import QueueSettings
 from tests.service.eventually import eventually
@@ -151,7 +152,7 @@ async def test_the_innocent_are_not_set_aside(connect: Connect) -> None:
     jobs = [(await queue.put(a_job()))[0] for _ in range(6)]
     poisonous, innocent = [jobs[0], jobs[3]], [jobs[1], jobs[2], *jobs[4:]]
     bad = {job.id for job in poisonous}
-    while await queue.list(limit=1, state=JobState.QUEUED):
+    while await queue.list(limit=1, only=JobFilter(state=JobState.QUEUED)):
         held = await queue.claim("pool", MODEL, 2)
         held += await queue.claim("pool", MODEL, 2, busy=busy)
         if bad & {claim.job.id for claim in held}:
@@ -253,7 +254,7 @@ async def test_more_than_one_batch(connect: Connect) -> None:
         await hasty.put(a_job())
     assert len(await hasty.claim("dead", MODEL, 450)) == 450
     await hasty.reap()
-    assert len(await hasty.list(limit=1000, state=JobState.QUEUED)) == 450
+    assert len(await hasty.list(limit=1000, only=JobFilter(state=JobState.QUEUED))) == 450
 
 
 async def test_store_keys_are_given_until_they_are_deleted(queue: Queue, connect: Connect) -> None:

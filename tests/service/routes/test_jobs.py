@@ -56,9 +56,38 @@ async def test_jobs_can_be_listed_by_state(http: httpx.AsyncClient, queue: Queue
     assert [job["id"] for job in queued] == jobs[1:]
 
 
+async def test_jobs_can_be_listed_by_model_metadata_and_time(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
+    await queue.register("cold", SPEC, ready=False)
+    jobs = [
+        (await http.post("/v1/generate", json=CAT | {"metadata": metadata})).json()
+        for metadata in ({}, {"shot": "a=b"}, {"shot": "c"})
+    ]
+
+    async def places(**params: str) -> list[int]:
+        answer = (await http.get("/v1/jobs", params=params)).json()
+        ids = [job["id"] for job in jobs]
+        assert answer["next"] is None and not answer["has_more"]
+        return [ids.index(job["id"]) for job in answer["data"]]
+
+    assert await places(model=MODEL, metadata_key="shot") == [2, 1]
+    assert await places(metadata_key="shot", metadata_value="a=b") == [1]
+    assert await places(model="other") == []
+    assert await places(created_after=jobs[2]["created_at"]) == []
+    assert await places(created_before=jobs[0]["created_at"]) == []
+    assert await places(created_after="2020-01-01T00:00:00+02:00") == [2, 1, 0]
+    assert await places(created_before="9999-12-31T23:59:59.999999Z") == [2, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("params", "status", "field"),
     [
+        ({"metadata_value": "c"}, 422, "metadata_value"),
+        ({"created_after": "yesterday"}, 422, "created_after"),
+        ({"created_after": "2026-01-31"}, 422, "created_after"),
+        ({"created_before": "2026-01-31T12:00:00"}, 422, "created_before"),
+        ({"created_before": "2026-13-31T12:00:00Z"}, 422, "created_before"),
         ({"limit": 0}, 422, "limit"),
         ({"limit": 1000}, 422, "limit"),
         ({"limit": "many"}, 422, "limit"),
