@@ -15,6 +15,7 @@ from tests.test_arrows import ROOT
 PAGES = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
     *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("models/*/README.md"))),
+    *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("examples/**/*.md"))),
     *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md"))),
 )
 LINK = re.compile(r"\]\(([^)\s]+)\)")
