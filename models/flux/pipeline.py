@@ -15,10 +15,11 @@ from models.flux.adapter_names import SPELLINGS
 from models.flux.conditioning import Modulations
 from models.flux.config import FluxConfig
 from models.flux.latents import image_ids, pack, unpack
+from models.flux.prompts import read_texts
 from models.flux.request import FluxRequest, noise_inputs, plan_of, steps_of
 from models.interface.denoising_pipeline import DenoisingPipeline, Draft, each_alone
 from models.interface.images import to_uint8
-from models.interface.pipeline import Fields, PyTree, RequestError, RequestWarning
+from models.interface.pipeline import Fields, PyTree, RequestError
 from models.interface.request import read_request
 from models.interface.step_program import StepProgram
 from models.nn.layers.step_cache import CachedStep, initial_cache
@@ -26,7 +27,8 @@ from models.parallel.dtypes import used_dtype
 from models.parallel.placement import in_place
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.model_spec import ModelSpec
-from models.text.tokenizer import Tokenizer, cut_prompts
+from models.text.emphasis import scaled
+from models.text.tokenizer import Tokenizer
 from models.vae.config import Tiling, VaeConfig
 from models.vae.tiled import tiled
 
@@ -76,12 +78,11 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
         """Tokenize both prompts, draw the noise, and plan the steps."""
         request = read_request(FluxRequest, fields)
         h, w = self._grid(request)
-        clip, t5 = self.tokenizers
+        texts = read_texts(request, self.tokenizers, self._clip_tokens)
         image, tokens = images.get("image"), h * w // 4
         plan = plan_of(request, self.scheduler, tokens, from_image=image is not None)
         inputs = {
-            "clip_ids": clip.encode([*request.prompts.values()], self._clip_tokens),
-            "t5_ids": t5.encode([*request.prompts_2.values()], request.max_sequence_length),
+            **texts.inputs,
             **noise_inputs(request, self.config, h, w, self.dtype, image),
         }
         if image is not None:
@@ -96,7 +97,7 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
             request.seed,
             prompts,
             tokens,
-            self._warnings(request),
+            texts.warnings,
         )
 
     def embed(self, weights: FluxNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
@@ -109,7 +110,7 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
         return {
             "latents": latents,
             "grid": jnp.zeros((*inputs["noise"].shape[:2], 0)),
-            "prompt_embeds": t5(inputs["t5_ids"]),
+            "prompt_embeds": scaled(t5(inputs["t5_ids"]), inputs.get("token_weights")),
             "pooled_embeds": clip(inputs["clip_ids"]).pooled,
             **initial_cache(inputs, self.config.width, self.dtype),
         }
@@ -161,13 +162,6 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
     def preview(self, weights: FluxNetworks, row: PyTree) -> jax.Array:
         """Decode the estimate of the clean latents by a linear map."""
         return to_uint8(self.network(weights, "preview")(self._unpack(row, "denoised")))
-
-    def _warnings(self, request: FluxRequest) -> tuple[RequestWarning, ...]:
-        clip, t5 = self.tokenizers
-        return (
-            *cut_prompts("CLIP", clip, request.prompts, self._clip_tokens),
-            *cut_prompts("T5", t5, request.prompts_2, request.max_sequence_length),
-        )
 
     def _modulations(
         self,

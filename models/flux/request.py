@@ -21,6 +21,7 @@ from models.sampling.flow_match import FlowMatchEuler
 from models.sampling.solver import Solver
 from models.sampling.torch_rng import TorchGenerator
 from models.spec.field_types import Count, NoiseLevel, Pixels, Scale, Seed, Strength
+from models.spec.prompt_syntax import PromptSyntax
 
 MAX_SEQUENCE_LENGTH = 512
 """T5 tokens at most, as in diffusers' FluxPipeline."""
@@ -39,6 +40,7 @@ class FluxRequest:
     guidance_scale: Scale = 1.0
     """An input of the network where guidance is distilled into it; others have none."""
     true_cfg_scale: Scale = 1.0
+    prompt_syntax: PromptSyntax = "plain"
     prompt_2: str | None = None
     negative_prompt: str | None = None
     negative_prompt_2: str | None = None

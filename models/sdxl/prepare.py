@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,12 +25,12 @@ from models.sdxl.conditioning import guidance_embedding, layers_from_the_end, ti
 from models.sdxl.config import UNetConfig
 from models.sdxl.initial_latents import Draws
 from models.sdxl.latents import LatentSpace
-from models.sdxl.prompts import ReadTexts, read_texts
+from models.sdxl.prompts import read_texts
 from models.sdxl.request import SdxlRequest, task_of
 from models.sdxl.step_table import plan_of, steps_of
 from models.spec.model_spec import ModelSpec, Task
 from models.text.clip import ClipConfig
-from models.text.tokenizer import Tokenizer
+from models.text.tokenizer import ReadTexts, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class Preparation:
             **first_history(scheduler.solver, (draws.h, draws.w, draws.channels)),
         }
         program = StepProgram("unet", prompts == 2, scheduler.solver, bool(plan.draws.any()))
-        bucket = f"{request.width}x{request.height},text={texts.tokens},prompts={prompts},"
+        tokens = math.prod(texts.inputs["ids"].shape[1:])
+        bucket = f"{request.width}x{request.height},text={tokens},prompts={prompts},"
         bucket += solver_key(scheduler.solver, plan)
         bucket += ",inpainting" if task == "inpainting" else ""
         return Draft(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from models.interface.pipeline import RequestWarning
 from models.spec.prompt_syntax import PromptSyntax
-from models.text.tokenizer import Tokenizer, cut_prompts
+from models.text.tokenizer import ReadTexts, Tokenizer, cut_prompts
 from models.text.weighted import Chunks, cut_warning, in_chunks, read_weighted
 
 ENCODERS = ("CLIP-L", "CLIP-G")
@@ -25,31 +23,20 @@ Texts = tuple[Mapping[str, str], Mapping[str, str]]
 """Text of each encoder by request field: the prompt's, then the negative prompt's."""
 
 
-class ReadTexts(NamedTuple):
-    """Texts of one request."""
-
-    inputs: Mapping[str, np.ndarray]
-    """`ids` and `ids_2` [prompts, tokens], of more than one chunk [prompts, chunks, tokens]; and of
-    the same shape, where there are weights, `token_weights` and `token_weights_2`."""
-    warnings: tuple[RequestWarning, ...]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of a prompt as the UNet sees them."""
-        return math.prod(self.inputs["ids"].shape[1:])
-
-
 def read_texts(
     syntax: PromptSyntax, texts: Texts, tokenizers: Tokenizers, tokens: int
 ) -> ReadTexts:
     """Tokenize all prompts.
+
+    `ids` and `ids_2` are [prompts, tokens], or [prompts, chunks, tokens] of more than one chunk. Of
+    the same shape are, where there are weights, `token_weights` and `token_weights_2`.
 
     Args:
         tokens: that an encoder is run on, markers included.
 
     Raises: RequestError: weights out of range; names the field.
     """
-    return READERS[syntax](texts, tokenizers, tokens)
+    return _READERS[syntax](texts, tokenizers, tokens)
 
 
 def _plain(texts: Texts, tokenizers: Tokenizers, tokens: int) -> ReadTexts:
@@ -108,7 +95,7 @@ def _stacked(prompts: Iterable[np.ndarray]) -> np.ndarray:
     return stacked[:, 0] if stacked.shape[1] == 1 else stacked
 
 
-READERS: Mapping[PromptSyntax, Callable[[Texts, Tokenizers, int], ReadTexts]] = {
+_READERS: Mapping[PromptSyntax, Callable[[Texts, Tokenizers, int], ReadTexts]] = {
     "plain": _plain,
     "weighted": _weighted,
 }

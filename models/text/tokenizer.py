@@ -32,6 +32,15 @@ class Tokens(NamedTuple):
     """False where there is only padding."""
 
 
+class ReadTexts(NamedTuple):
+    """Texts of one request, tokenized."""
+
+    inputs: Mapping[str, np.ndarray]
+    """Tokens, and what else the encoders read."""
+    warnings: tuple[RequestWarning, ...]
+    """Warnings of what they do not read."""
+
+
 class Piece(NamedTuple):
     """Token of a text that is not cut."""
 

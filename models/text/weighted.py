@@ -7,7 +7,7 @@ where one is near; `BREAK` fills up the one that it is in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -142,6 +142,52 @@ def _padded(
 def _text_of(read: WeightedText, unread: Iterable[Token]) -> str:
     first = next(iter(unread), None)
     return "" if first is None else from_word(read.text, first.start)
+
+
+class Lines(NamedTuple):
+    """Prompts that their encoder reads in one run each."""
+
+    ids: Int[np.ndarray, "prompts tokens"]
+    weights: Float32[np.ndarray, "prompts tokens"]
+    mask: Bool[np.ndarray, "prompts tokens"]
+    """False where there is only padding."""
+    warnings: tuple[RequestWarning, ...]
+
+    @property
+    def weight_inputs(self) -> dict[str, np.ndarray]:
+        """Inputs of an encoder whose features have weights; none if all are 1."""
+        return {"token_weights": self.weights} if (self.weights != 1).any() else {}
+
+
+def read_lines(encoder: str, tokenizer: Tokenizer, texts: Mapping[str, str], length: int) -> Lines:
+    """Tokenize prompts, and warn of what is not read of them.
+
+    Args:
+        encoder: name of the encoder for people.
+        texts: by request field.
+        length: in tokens, markers included.
+
+    Raises: RequestError: weights out of range; names the field.
+    """
+    read = {field: read_weighted(tokenizer, field, text) for field, text in texts.items()}
+    lines = {field: in_one(tokenizer, one, length) for field, one in read.items()}
+    warnings = (
+        warning
+        for field, line in lines.items()
+        for warning in (
+            *cut_warning(encoder, field, f"{length} tokens", line.unread),
+            *_break_warning(field, read[field]),
+        )
+    )
+    ids, weights, mask, _ = (list(own) for own in zip(*lines.values(), strict=True))
+    return Lines(
+        np.concatenate(ids), np.concatenate(weights), np.concatenate(mask), tuple(warnings)
+    )
+
+
+def _break_warning(field: str, read: WeightedText) -> tuple[RequestWarning, ...]:
+    said = "BREAK is but a space: this model reads a prompt in one"
+    return (RequestWarning(field, said),) if len(read.passages) > 1 else ()
 
 
 def cut_warning(encoder: str, field: str, limit: str, unread: str) -> tuple[RequestWarning, ...]:

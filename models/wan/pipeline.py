@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from models.interface.denoising_pipeline import DenoisingPipeline, Draft
 from models.interface.idle_options import idle_options
-from models.interface.pipeline import Fields, PyTree, RequestWarning
+from models.interface.pipeline import Fields, PyTree
 from models.interface.request import read_request
 from models.interface.solver_step import first_history, solver_key
 from models.interface.step_program import StepProgram
@@ -23,7 +22,7 @@ from models.parallel.dtypes import used_dtype
 from models.sampling.base import Plan, Scheduler
 from models.sampling.torch_rng import TorchGenerator
 from models.spec.model_spec import ModelSpec
-from models.text.tokenizer import Tokenizer, cut_prompts
+from models.text.tokenizer import Tokenizer
 from models.vae.config import Tiling
 from models.vae.tiled import tiled
 from models.vision.preprocess import ClipPreprocessor
@@ -38,7 +37,7 @@ from models.wan.image_conditioning import (
     with_first_frame,
 )
 from models.wan.latents import Grid, Normalisation, draw_noise, to_frames
-from models.wan.prompts import clean, prompt_embeds
+from models.wan.prompts import prompt_embeds, read_texts
 from models.wan.request import WanRequest
 from models.wan.schedulers import scheduler_of
 from models.wan.step_table import phases_of, plan_of, steps_of
@@ -99,6 +98,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
     def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
         """Tokenize the prompts, draw the noise, and plan which expert takes which step."""
         request = read_request(WanRequest, fields)
+        texts = read_texts(request, self.tools.tokenizer)
         shape = self.grid.latents(request)
         pictures = self.pictures.inputs(request, images)
         scheduler = scheduler_of(self.tools.scheduler, request.scheduler)
@@ -109,7 +109,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         draw = partial(draw_noise, TorchGenerator(request.seed), shape, channels)
         inputs = {
             "noise": draw(),
-            **self._text_inputs(request),
+            **texts.inputs,
             **first_history(scheduler.solver, (*shape, channels)),
             **pictures,
         }
@@ -123,13 +123,15 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
             request.seed,
             len(request.prompts),
             math.prod(n // p for n, p in zip(shape, self.grid.patch, strict=True)),
-            self._warnings(request),
+            (*texts.warnings, *idle_options(request.scheduler, partial(self._planned, request))),
         )
 
     def embed(self, weights: WanNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts, and images as conditions."""
         t5 = self.network(weights, "t5")
-        embeds = prompt_embeds(t5, inputs["text_ids"], inputs["text_mask"])
+        embeds = prompt_embeds(
+            t5, inputs["text_ids"], inputs["text_mask"], inputs.get("token_weights")
+        )
         return {
             "latents": inputs["noise"],
             "prompt_embeds": embeds.astype(self.dtype),
@@ -176,19 +178,6 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
     def preview(self, weights: WanNetworks, row: PyTree) -> jax.Array:
         """Decode the estimate of the clean latents by a linear map."""
         return to_frames(self.network(weights, "preview")(_finished(row, "denoised")))
-
-    def _text_inputs(self, request: WanRequest) -> dict[str, np.ndarray]:
-        texts = [clean(prompt) for prompt in request.prompts.values()]
-        tokens = self.tools.tokenizer.encode_with_mask(texts, request.max_sequence_length)
-        return {"text_ids": tokens.ids, "text_mask": tokens.mask}
-
-    def _warnings(self, request: WanRequest) -> tuple[RequestWarning, ...]:
-        texts = {field: clean(prompt) for field, prompt in request.prompts.items()}
-        limit = request.max_sequence_length
-        return (
-            *cut_prompts("UMT5", self.tools.tokenizer, texts, limit),
-            *idle_options(request.scheduler, partial(self._planned, request)),
-        )
 
     def _planned(self, request: WanRequest, chosen: Mapping[str, Any]) -> tuple[Scheduler, Plan]:
         scheduler = scheduler_of(self.tools.scheduler, chosen)

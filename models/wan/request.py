@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from models.interface.request import REQUEST, served_fields
 from models.spec.field_types import Count, Pixels, Scale, Seed
+from models.spec.prompt_syntax import PromptSyntax
 
 MAX_SEQUENCE_LENGTH = 512
 """UMT5 tokens at most, as in diffusers' Wan pipelines."""
@@ -29,6 +30,7 @@ class WanRequest:
     max_sequence_length: Annotated[Count, Field(le=MAX_SEQUENCE_LENGTH)]
     guidance_scale_2: Scale | None = None
     """Guidance scale of the low-noise expert; None: the other's."""
+    prompt_syntax: PromptSyntax = "plain"
     negative_prompt: str | None = None
     scheduler: Mapping[str, Any] | None = None
     """`name` and options; None: the checkpoint's own."""

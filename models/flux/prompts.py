@@ -1,0 +1,55 @@
+"""Prompts as Flux reads them: CLIP's tokens, of which it takes the pooled text, and T5's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from models.flux.request import FluxRequest
+from models.spec.prompt_syntax import PromptSyntax
+from models.text.tokenizer import ReadTexts, Tokenizer, cut_prompts
+from models.text.weighted import read_lines
+
+Tokenizers = tuple[Tokenizer, Tokenizer]
+
+
+def read_texts(request: FluxRequest, tokenizers: Tokenizers, clip_tokens: int) -> ReadTexts:
+    """Tokenize all prompts: `clip_ids`, `t5_ids` and, of weighted ones, T5's `token_weights`.
+
+    Args:
+        clip_tokens: that CLIP is run on, markers included.
+
+    Raises: RequestError: weights out of range; names the field.
+    """
+    return _READERS[request.prompt_syntax](request, tokenizers, clip_tokens)
+
+
+def _plain(request: FluxRequest, tokenizers: Tokenizers, clip_tokens: int) -> ReadTexts:
+    clip, t5 = tokenizers
+    first, second, length = request.prompts, request.prompts_2, request.max_sequence_length
+    return ReadTexts(
+        {
+            "clip_ids": clip.encode([*first.values()], clip_tokens),
+            "t5_ids": t5.encode([*second.values()], length),
+        },
+        (
+            *cut_prompts("CLIP", clip, first, clip_tokens),
+            *cut_prompts("T5", t5, second, length),
+        ),
+    )
+
+
+def _weighted(request: FluxRequest, tokenizers: Tokenizers, clip_tokens: int) -> ReadTexts:
+    """Read weights for T5 alone: pooled text has none."""
+    clip, t5 = tokenizers
+    first = read_lines("CLIP", clip, request.prompts, clip_tokens)
+    second = read_lines("T5", t5, request.prompts_2, request.max_sequence_length)
+    return ReadTexts(
+        {"clip_ids": first.ids, "t5_ids": second.ids, **second.weight_inputs},
+        tuple(dict.fromkeys(first.warnings + second.warnings)),
+    )
+
+
+_READERS: Mapping[PromptSyntax, Callable[[FluxRequest, Tokenizers, int], ReadTexts]] = {
+    "plain": _plain,
+    "weighted": _weighted,
+}

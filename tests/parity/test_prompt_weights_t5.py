@@ -1,0 +1,170 @@
+"""Weighted prompts of Flux and Wan: what transformers' T5 makes of a token, times its weight.
+
+Cases are read by hand, part by part, so that our parser is not its own judge. Bound: a relative
+1e-5 in float32, which rounding stays below; each wrong reading is off by more than a hundred times
+as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import diffusers
+import jax
+import numpy as np
+import pytest
+import torch
+
+from models import registry
+from models.interface.pipeline import Pipeline, Prepared, PyTree
+from tests import coarse
+from tests.parity.tiny import make_flux
+from tests.parity.tiny_wan import make_wan
+
+RELATIVE, FAR = 1e-5, 1e-3
+LENGTH = 16
+FIELDS: Mapping[str, Any] = {
+    "seed": 1,
+    "width": 32,
+    "height": 32,
+    "num_inference_steps": 1,
+    "max_sequence_length": LENGTH,
+    "prompt_syntax": "weighted",
+}
+OWN: Mapping[str, Mapping[str, Any]] = {
+    "flux": {"true_cfg_scale": 2.0},
+    "wan": {"num_frames": 1, "guidance_scale": 3.0},
+}
+
+Parts = Sequence[tuple[str, float]]
+
+
+@dataclass(frozen=True)
+class Pair:
+    family: str
+    pipeline: Pipeline
+    tokenizer: Any
+    network: Any
+    clip: tuple[Any, Any] | None = None
+    """Flux's other tokenizer and encoder."""
+
+    def prepare(self, **fields: Any) -> Prepared:
+        return self.pipeline.prepare({**FIELDS, **OWN[self.family], **fields}, {})
+
+    def ours(self, **fields: Any) -> PyTree:
+        with coarse.compiled():
+            encode = jax.jit(self.pipeline.encode)
+            return encode(self.pipeline.weights, dict(self.prepare(**fields).inputs))
+
+    def theirs(self, parts: Parts) -> np.ndarray:
+        """Features of the tokens times their weights; Wan's transformer sees zeros as padding."""
+        ids, weights = [], []
+        for text, weight in parts:
+            own = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            ids, weights = ids + own, weights + [weight] * len(own)
+        ids, weights = [*ids[: LENGTH - 1], 1], [*weights[: LENGTH - 1], 1.0]
+        count, rest = len(ids), LENGTH - len(ids)
+        is_text = torch.tensor([[1] * count + [0] * rest])
+        told = {"attention_mask": is_text} if self.family == "wan" else {}
+        with torch.no_grad():
+            hidden = self.network(torch.tensor([ids + [0] * rest]), **told)[0][0]
+        weighted = hidden * torch.tensor(weights + [1.0] * rest)[:, None]
+        return (weighted * is_text[0][:, None] if told else weighted).numpy()
+
+
+@pytest.fixture(scope="module", params=["flux", "wan"])
+def pair(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp(request.param)
+    with coarse.compiled():
+        if request.param == "flux":
+            make_flux(folder)
+            flux = diffusers.FluxPipeline.from_pretrained(folder)
+            loaded = registry.load("tiny", str(folder), "float32", {})
+            clip = (flux.tokenizer, flux.text_encoder)
+            return Pair("flux", loaded, flux.tokenizer_2, flux.text_encoder_2, clip)
+        make_wan(folder)
+        wan = diffusers.WanPipeline.from_pretrained(folder)
+        loaded = registry.load("tiny", str(folder), "float32", {})
+    return Pair("wan", loaded, wan.tokenizer, wan.text_encoder)
+
+
+def relative(ours: Any, theirs: np.ndarray) -> float:
+    return float(np.linalg.norm(np.asarray(ours) - theirs) / np.linalg.norm(theirs))
+
+
+CASES: dict[str, tuple[str, Parts]] = {
+    "a word": ("a (red:1.4) circle", [("a ", 1), ("red", 1.4), (" circle", 1)]),
+    "brackets": ("((a red) [star]) above", [("a red", 1.21), (" star", 1.1 / 1.1), (" above", 1)]),
+    "nothing and less": ("(a:0) (red:-0.3)", [("a", 0), ("red", -0.3)]),
+    "a break": ("(a red:2) BREAK star", [("a red", 2), ("star", 1)]),
+    "cut": ("star " * 13 + "(a red blue:1.5)", [("star " * 13, 1), ("a red", 1.5)]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tokens_are_multiplied(pair: Pair, name: str) -> None:
+    prompt, parts = CASES[name]
+    row = pair.ours(prompt=prompt, negative_prompt="[star]")
+    assert relative(row["prompt_embeds"][0], pair.theirs(parts)) < RELATIVE
+    assert relative(row["prompt_embeds"][1], pair.theirs([("star", 1 / 1.1)])) < RELATIVE
+
+
+def test_wrong_readings_fail_by_far(pair: Pair) -> None:
+    row = pair.ours(prompt=CASES["a word"][0])["prompt_embeds"][0]
+    right = pair.theirs(CASES["a word"][1])
+    plain = pair.theirs([("a red circle", 1)])
+    for wrong in (
+        plain,
+        right * plain.mean() / right.mean(),  # the mean restored, as for CLIP
+        pair.theirs([("a red", 1), (" circle", 1.4)]),
+        pair.theirs([("a", 1.4), (" red circle", 1)]),
+    ):
+        assert relative(row, wrong) > FAR
+
+
+@pytest.mark.parametrize("pair", ["flux"], indirect=True)
+def test_clips_pooled_text_has_no_weights(pair: Pair) -> None:
+    assert pair.clip is not None
+    tokenizer, clip = pair.clip
+    ids = tokenizer("a red circle", padding="max_length", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        pooled = clip(ids).pooler_output[0].numpy()
+    row = pair.ours(prompt=CASES["a word"][0])
+    assert relative(row["pooled_embeds"][0], pooled) < RELATIVE
+
+
+@pytest.mark.parametrize("prompt", ["a red circle", "a (red:1.0) circle", "a [(red)] circle", ""])
+def test_a_weight_of_one_changes_nothing(pair: Pair, prompt: str) -> None:
+    bare = "".join(letter for letter in prompt if letter not in "()[]:.10")
+    plain = pair.prepare(prompt=bare, negative_prompt="a star", prompt_syntax="plain")
+    weighted = pair.prepare(prompt=prompt, negative_prompt="a (star:1)")
+    assert weighted.inputs.keys() == plain.inputs.keys()
+    for name, value in plain.inputs.items():
+        np.testing.assert_array_equal(weighted.inputs[name], value)
+        assert weighted.inputs[name].dtype == value.dtype
+    assert (weighted.bucket, weighted.warnings) == (plain.bucket, ())
+
+
+def test_weighted_prompts_share_the_steps_of_plain_ones(pair: Pair) -> None:
+    plain, weighted = (
+        pair.prepare(prompt="a (red)", prompt_syntax="plain"),
+        pair.prepare(prompt="a (red)"),
+    )
+    assert weighted.inputs.keys() - plain.inputs.keys() == {"token_weights"}
+    assert (weighted.bucket, weighted.steps[0].phase) == (plain.bucket, plain.steps[0].phase)
+    rows = (
+        jax.eval_shape(pair.pipeline.encode, pair.pipeline.weights, dict(one.inputs))
+        for one in (plain, weighted)
+    )
+    assert next(rows) == next(rows)
+
+
+def test_a_prompt_that_is_cut_or_broken_is_told(pair: Pair) -> None:
+    prepared = pair.prepare(prompt="(star:1.2) BREAK " + "a red circle " * 6)
+    (cut,) = [one for one in prepared.warnings if "T5 reads" in one.message]
+    assert cut.field == "prompt"
+    assert cut.message.endswith("reads 16 tokens; not read: 'circle a red circle'")
+    (broken,) = [one for one in prepared.warnings if "BREAK" in one.message]
+    assert broken.message == "BREAK is but a space: this model reads a prompt in one"
