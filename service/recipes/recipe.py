@@ -91,7 +91,7 @@ def recipe_of(
         generator=generator(),
         request={**kept, "seed": seed},
         fingerprint=spec.fingerprint,
-        scheduler=request.get("scheduler", {}).get("name") or spec.scheduler,
+        scheduler=kept.get("scheduler", {}).get("name") or spec.scheduler,
         loras={lora.name: lora.digest for lora in loras},
         images=dict(images),
     )

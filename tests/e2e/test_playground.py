@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,14 @@ from pathlib import Path
 import httpx
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
+from service.client import Client
+from service.recipes.files import embed
 from tests.e2e.browser import Open, a_browser, make, pages
 from tests.e2e.system import System
+from tests.service.recipes.examples import recipe
+from tests.service.standin import picture
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +161,70 @@ def test_the_width_of_a_phone(open_page: Open) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     card.locator(".open").first.tap()
     assert page.locator("dialog").bounding_box()["width"] <= 360
+
+
+DROP = """([selector, name, bytes]) => {
+  const data = new DataTransfer();
+  data.items.add(new File([Uint8Array.from(atob(bytes), (one) => one.charCodeAt(0))], name));
+  const drop = new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true});
+  document.querySelector(selector).dispatchEvent(drop);
+}"""
+
+
+def drop(page: Page, selector: str, name: str, data: bytes) -> None:
+    """Drop a file onto a part of the page."""
+    page.evaluate(DROP, [selector, name, base64.b64encode(data).decode()])
+
+
+@pytest.mark.parametrize("format", ["png", "jpeg", "webp"])
+def test_a_dropped_file_brings_its_settings_back(
+    open_page: Open, system: System, format: str
+) -> None:
+    wanted = {"prompt": "a \u72d0 & <star>", "num_inference_steps": 3, "seed": 2**62 + 1}
+    asked = {**wanted, "guidance_scale": 2.5, "num_images": 2, "output": {"format": format}}
+    with Client(system.url) as client:
+        client.submit(asked)
+        assert [event.name for event in client.follow()][-1] == "succeeded"
+        second = client.output(client.job()["outputs"][1]["url"])
+    page = open_page()
+    page.fill("#num_images", "4")
+    drop(page, "#gallery-title", f"star.{format}", second)
+    expect(page.locator("#restored")).to_have_text(f"The form has the settings of star.{format}.")
+    expect(page.locator("#prompt")).to_have_value(wanted["prompt"])
+    values = {"num_inference_steps": 3, "seed": 2**62 + 2, "guidance_scale": 2.5, "num_images": 1}
+    for name, value in values.items():
+        expect(page.locator(f"#{name}")).to_have_value(str(value))
+    expect(page.locator("#output")).to_have_value(format)
+    page.click("#generate")
+    finished(page.locator(".card").first)
+    expect(page.locator("#restored")).to_be_hidden()
+    with Client(system.url) as client:
+        client.job_id = client.jobs(limit=1)["data"][0]["id"]
+        [again] = client.job()["outputs"]
+        assert client.output(again["url"]) == second, "the same bytes"
+
+
+def test_a_file_without_settings_says_so(open_page: Open, tmp_path: Path) -> None:
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
+    page = open_page()
+    page.fill("#prompt", "a star")
+    drop(page, "body", "red.png", (tmp_path / "red.png").read_bytes())
+    expect(page.locator("#alert")).to_contain_text("red.png holds no settings")
+    expect(page.locator("#prompt")).to_have_value("a star")
+    drop(page, "#image-drop", "red.png", (tmp_path / "red.png").read_bytes())
+    expect(page.locator("#image-thumb")).to_be_visible()
+    expect(page.locator("#image-name")).to_have_text("red.png")
+
+
+def test_a_chosen_file_says_what_it_lacks(open_page: Open, tmp_path: Path) -> None:
+    made = recipe(prompt="a fox", scheduler=None).without_prompts()
+    (tmp_path / "fox.png").write_bytes(embed(picture(), "image/png", made))
+    page = open_page()
+    page.set_input_files("#recipe", tmp_path / "fox.png")
+    expect(page.locator("#restored")).to_have_text(
+        "The form has the settings of fox.png. The model flux-demo is not served here. "
+        "It holds no prompt. Add what it was made from: image."
+    )
 
 
 LUMINANCE = """selector => {
