@@ -9,9 +9,10 @@ from service.errors.forms import ErrorForms
 from service.http.query_parameters import check_query
 from service.routes import generate, health, jobs, loras, models, pages
 from service.routes.compat import hugging_face
+from service.routes.compat.a1111 import door as a1111
 from service.routes.documented_responses import problems
 
-DOORS = (hugging_face.DOOR,)
+DOORS = (hugging_face.DOOR, a1111.DOOR)
 """Other clients' APIs."""
 
 

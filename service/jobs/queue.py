@@ -6,6 +6,7 @@ Each script may be sent twice: a command whose answer got lost with its connecti
 from __future__ import annotations
 
 from service.jobs.consumer import Claim, Claims, Consumer, Doing
+from service.jobs.door_records import DoorRecords
 from service.jobs.events import Event
 from service.jobs.loras import LoraRecords
 from service.jobs.maintenance import Maintenance
@@ -45,5 +46,5 @@ __all__ = [
 ]
 
 
-class Queue(Producer, Consumer, Maintenance, Profiles, Announcements, LoraRecords):
+class Queue(Producer, Consumer, Maintenance, Profiles, Announcements, LoraRecords, DoorRecords):
     """Queue with all of its sides, over one connection."""

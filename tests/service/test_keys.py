@@ -41,7 +41,18 @@ CLOSED = [
     ("GET", "/v1/jobs/ID/events"),
     ("GET", "/v1/jobs/ID/outputs/0"),
     ("POST", f"/hf/{MODEL}"),
+    *(("POST", f"/sdapi/v1/{name}") for name in ("txt2img", "img2img", "options")),
+    *(
+        ("GET", f"/sdapi/v1/{name}")
+        for name in (
+            *("options", "sd-models", "samplers", "schedulers", "loras", "upscalers", "sd-vae"),
+            *("latent-upscale-modes", "hypernetworks", "face-restorers", "prompt-styles"),
+            *("embeddings", "scripts", "cmd-flags"),
+        )
+    ),
 ]
+PASSWORDS = "/sdapi/v1/"
+"""Paths where a key may also be the password of `Basic`."""
 PARAMETERS = (
     ("ID", "{job_id}"),
     (f"hf/{MODEL}", "hf/{model}"),
@@ -124,9 +135,10 @@ async def test_without_a_good_key_nothing_is_told(
     job = (await acme.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})).json()
     path = path.replace("ID", job["id"])
     key = acme.headers["Authorization"].partition(" ")[2]
+    wrong = 'Bearer error="invalid_token"' if path.startswith(PASSWORDS) else "Bearer"
     for headers, challenge in [
         ({}, "Bearer"),
-        ({"Authorization": "Basic YTpi"}, "Bearer"),
+        ({"Authorization": "Basic YTpi"}, wrong),
         ({"Authorization": "Bearer"}, "Bearer"),
         ({"Authorization": key}, "Bearer"),
         (bearer("x"), 'Bearer error="invalid_token"'),

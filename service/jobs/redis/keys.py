@@ -51,7 +51,10 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `profile:POOL`               | string | a profile that is wanted of it       | when answered     |
 | `profiled:ID`                | string | what became of that profile          | ten minutes       |
 
-Beside them lie `{atelier-front}:webhooksecrets`, which no script touches.
+Beside them lie keys of the front ends alone, which no script touches:
+`{atelier-front}:webhooksecrets`, and of AUTOMATIC1111's door `{atelier-front}:door:model:SENDER`
+(the model that a sender chose, for 90 days) and `{atelier-front}:door:jobs:SENDER` (the jobs that
+it waits for; leaves with the last, or a day later).
 
 Of `costs:MODEL` the oldest rows leave, too, beyond 4,096.
 
@@ -79,7 +82,8 @@ STOPPED = PREFIX + "stopped"
 QUEUED = PREFIX + "queued"
 
 API_KEYS = PREFIX + "apikeys"
-WEBHOOK_SECRETS = "{atelier-front}:webhooksecrets"
+FRONT_PREFIX = "{atelier-front}:"
+WEBHOOK_SECRETS = FRONT_PREFIX + "webhooksecrets"
 """Hash, tenant: its valid secrets (JSON). Under a prefix that pools need no right to."""
 DEPOSITS = PREFIX + "deposits"
 
@@ -127,3 +131,13 @@ def loras(tenant: str) -> str:
 def lora_lock(tenant: str, digest: str) -> str:
     """Lock of an adapter's file in the store."""
     return f"{PREFIX}loralock:{tenant}:{digest}"
+
+
+def chosen_model(sender: str) -> str:
+    """Model that a sender chose at a door."""
+    return f"{FRONT_PREFIX}door:model:{sender}"
+
+
+def at_door(sender: str) -> str:
+    """List of the jobs that a sender waits for at a door."""
+    return f"{FRONT_PREFIX}door:jobs:{sender}"

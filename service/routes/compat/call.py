@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Request, params
 from fastapi.security import APIKeyHeader, HTTPBasic
 
+from service.auth.api_keys import digest_of
 from service.auth.credentials import Scheme, key_of
 from service.front_end.front_end import Front, FrontEnd, bearer, tenant_of_key
 from service.http.inflight_limits import Hold
@@ -35,6 +36,15 @@ class Call:
     request: Request
     front: FrontEnd
     tenant: str
+    key: str | None = None
+    """The key, where the request has one."""
+
+    @property
+    def sender(self) -> str:
+        """Return for whom a door remembers things: the key or, where there are none, the client."""
+        if self.front.callers and self.key:
+            return f"key:{digest_of(self.key)[:32]}"
+        return f"client:{self.client}"
 
     @property
     def client(self) -> str:
@@ -53,7 +63,7 @@ def call_by(*schemes: Scheme) -> Callable[..., Coroutine[Any, Any, Call]]:
 
     async def call(request: Request, front: Front) -> Call:
         key = key_of(request.headers.get("authorization", ""), schemes)
-        return Call(request, front, await tenant_of_key(front, key))
+        return Call(request, front, await tenant_of_key(front, key), key)
 
     return call
 

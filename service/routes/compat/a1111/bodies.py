@@ -1,0 +1,93 @@
+"""Requests of AUTOMATIC1111's clients, and its form of errors."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.errors.problems import Problem
+from service.http.negotiation import JSON
+from service.routes.compat.door import DoorBody
+from service.schemas.request import Picture, Text
+
+Many = Annotated[int, Field(ge=1, le=1000)]
+
+
+class TextToImage(DoorBody):
+    """Request of `txt2img`.
+
+    Further fields of AUTOMATIC1111's are taken where they change nothing, and refused by name
+    where they would.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    prompt: Text = ""
+    """Prompt, with `<lora:name:0.8>` for adapters and `(weights:1.2)`."""
+    negative_prompt: Text = ""
+    """Description of what to avoid."""
+    width: int | None = None
+    """Width in pixels. Default: the model's."""
+    height: int | None = None
+    """Height in pixels. Default: the model's."""
+    steps: int | None = None
+    """Number of denoising steps. Default: the model's."""
+    cfg_scale: float | None = None
+    """Guidance scale. Default: the model's."""
+    seed: Annotated[int, Field(ge=-1)] | None = -1
+    """Random seed; -1 draws one."""
+    sampler_name: str | None = None
+    """Name of one of `GET /sdapi/v1/samplers`. Default: the checkpoint's own."""
+    sampler_index: str | None = None
+    """Former name of `sampler_name`, which goes before it."""
+    scheduler: str | None = None
+    """Name of one of `GET /sdapi/v1/schedulers`. Default: the sampler's."""
+    eta: float | None = None
+    """Share of noise that each step adds, of DDIM."""
+    batch_size: Many = 1
+    """Number of images of a batch."""
+    n_iter: Many = 1
+    """Number of batches. All images are of one job; number i has `seed + i`."""
+    override_settings: dict[str, Any] | None = None
+    """Options of this request alone: `sd_model_checkpoint` is its model."""
+    disable_extra_networks: bool = False
+    """Whether to take the adapters out of the prompt without using them."""
+    send_images: bool = True
+    """Whether the answer holds the images; the job does in any case."""
+
+
+class ImageToImage(TextToImage):
+    """Request of `img2img`."""
+
+    init_images: Annotated[list[Picture], Field(min_length=1)]
+    """Image to start from, in base64."""
+    denoising_strength: float | None = None
+    """Share of the image to redraw. Default: the model's."""
+    mask: Picture | None = None
+    """Mask of the image: white where it is redrawn."""
+
+
+class A1111Error(BaseModel):
+    """Error as AUTOMATIC1111 answers it."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    error: str
+    """Kind of the error, for programs."""
+    detail: str
+    """Message: what happened and what to do."""
+    body: str
+    """Always empty."""
+    errors: str
+    """The fields at fault, each with its message; else the message."""
+
+
+def error_form(problem: Problem) -> Response:
+    """Return a problem as AUTOMATIC1111 would."""
+    said = "; ".join(f"{one.field}: {one.message}" for one in problem.errors) or problem.detail
+    body = A1111Error(error=problem.code, detail=problem.detail, body="", errors=said)
+    content = json.dumps(body.model_dump())
+    return Response(content, problem.status, headers=problem.headers, media_type=JSON)

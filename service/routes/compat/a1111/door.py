@@ -1,0 +1,18 @@
+"""The door of AUTOMATIC1111's API."""
+
+from __future__ import annotations
+
+from service.routes.compat.a1111 import generate, lists, options
+from service.routes.compat.a1111.bodies import A1111Error, ImageToImage, TextToImage, error_form
+from service.routes.compat.a1111.results import A1111Images
+from service.routes.compat.a1111.router import PREFIX, router
+from service.routes.compat.door import Door
+
+ROUTES = (generate, options, lists)
+"""Modules that add their routes to the router."""
+
+DOOR = Door(
+    router,
+    bodies=(TextToImage, ImageToImage, options.A1111Options, A1111Images, A1111Error),
+    error_forms={PREFIX: error_form},
+)

@@ -1,0 +1,124 @@
+"""Lists that AUTOMATIC1111's clients show: models, samplers, schedulers, adapters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.spec.lora import Lora
+from models.spec.model_spec import ModelSpec
+from service.routes.compat import documents
+from service.routes.compat.a1111.bodies import A1111Error
+from service.routes.compat.a1111.choice import image_models
+from service.routes.compat.a1111.router import ByKey, router
+from service.routes.compat.a1111.samplers import SAMPLERS, SCHEDULES, Sampler, has
+
+List = list[dict[str, Any]]
+ERRORS = documents.errors(A1111Error, 401, 422, 503)
+
+
+@router.get("/sd-models", responses=ERRORS)
+async def sdapi_models(call: ByKey) -> List:
+    """List the models that make images."""
+    return [_model(spec) for spec in (await image_models(call)).values()]
+
+
+def _model(spec: ModelSpec) -> dict[str, Any]:
+    return {
+        "title": spec.name,
+        "model_name": spec.name,
+        "hash": spec.fingerprint[:10],
+        "sha256": spec.fingerprint,
+        "filename": spec.name,
+        "config": None,
+    }
+
+
+@router.get("/samplers", responses=ERRORS)
+async def sdapi_samplers(call: ByKey) -> List:
+    """List the samplers that any of the models has."""
+    specs = (await image_models(call)).values()
+    return [_sampler(one) for one in SAMPLERS if any(has(spec, one) for spec in specs)]
+
+
+def _sampler(sampler: Sampler) -> dict[str, Any]:
+    options = {} if sampler.automatic == "automatic" else {"scheduler": sampler.automatic}
+    return {"name": sampler.name, "aliases": [*sampler.aliases], "options": options}
+
+
+@router.get("/schedulers", responses=ERRORS)
+async def sdapi_schedulers(call: ByKey) -> List:
+    """List the spacings of steps that there are; a model may have fewer."""
+    return [
+        {
+            "name": one.name,
+            "label": one.label,
+            "aliases": [],
+            "default_rho": -1,
+            "need_inner_model": False,
+        }
+        for one in SCHEDULES
+    ]
+
+
+@router.get("/loras", responses=ERRORS)
+async def sdapi_loras(call: ByKey) -> List:
+    """List the adapters that prompts may name as `<lora:name:0.8>`."""
+    return [_lora(lora) for lora in await call.front.loras.of(call.tenant) if lora.error is None]
+
+
+def _lora(lora: Lora) -> dict[str, Any]:
+    return {"name": lora.name, "alias": lora.name, "path": lora.name, "metadata": {}}
+
+
+@router.get("/upscalers", responses=ERRORS)
+async def sdapi_upscalers(call: ByKey) -> List:
+    """List no upscalers."""
+    return []
+
+
+@router.get("/latent-upscale-modes", responses=ERRORS)
+async def sdapi_latent_upscale_modes(call: ByKey) -> List:
+    """List no upscalers of latents."""
+    return []
+
+
+@router.get("/sd-vae", responses=ERRORS)
+async def sdapi_vaes(call: ByKey) -> List:
+    """List no autoencoders: each model has its own."""
+    return []
+
+
+@router.get("/hypernetworks", responses=ERRORS)
+async def sdapi_hypernetworks(call: ByKey) -> List:
+    """List no hypernetworks."""
+    return []
+
+
+@router.get("/face-restorers", responses=ERRORS)
+async def sdapi_face_restorers(call: ByKey) -> List:
+    """List no restorers of faces."""
+    return []
+
+
+@router.get("/prompt-styles", responses=ERRORS)
+async def sdapi_prompt_styles(call: ByKey) -> List:
+    """List no styles of prompts."""
+    return []
+
+
+@router.get("/embeddings", responses=ERRORS)
+async def sdapi_embeddings(call: ByKey) -> dict[str, Any]:
+    """List no textual inversions."""
+    return {"loaded": {}, "skipped": {}}
+
+
+@router.get("/scripts", responses=ERRORS)
+async def sdapi_scripts(call: ByKey) -> dict[str, list[str]]:
+    """List no scripts."""
+    return {"txt2img": [], "img2img": []}
+
+
+@router.get("/cmd-flags", responses=ERRORS)
+async def sdapi_flags(call: ByKey) -> dict[str, Any]:
+    """Return no flags: those of the server are its operator's."""
+    return {}

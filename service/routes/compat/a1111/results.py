@@ -1,0 +1,100 @@
+"""Files of a job as AUTOMATIC1111 answers them: base64, and the parameters of each as text."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from fastapi import Response
+from pydantic import BaseModel, ConfigDict
+
+from models.spec.model_spec import ModelSpec
+from service.http.inflight_limits import HeldResponse
+from service.http.negotiation import JSON
+from service.jobs.model.job import Job
+from service.recipes.parameters import SAMPLERS, parameters_of
+from service.recipes.recipe import generator, recipe_of
+from service.responses.render import names_of
+from service.routes.compat.a1111.bodies import TextToImage
+from service.routes.compat.call import Call
+from service.routes.compat.outcome import files
+
+PICTURES = ("init_images", "mask")
+"""Fields that `parameters` leaves out, as there."""
+
+
+class A1111Images(BaseModel):
+    """Answer of `txt2img` and `img2img`."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    images: list[str]
+    """Files in base64."""
+    parameters: dict[str, Any]
+    """The request, without its images."""
+    info: str
+    """JSON: `all_seeds`, `infotexts` and more of each image."""
+
+
+async def answer(call: Call, asked: TextToImage, spec: ModelSpec, job: Job) -> Response:
+    """Return the answer with a job's files. Raises: Problem: one is gone, or too many are sent."""
+    hold = call.front.bodies.hold(call.client)
+    try:
+        found = await files(call.front, job, hold) if asked.send_images else []
+        hold.add(sum(len(data) for data in found))  # once more, as base64
+        body = A1111Images(
+            images=[base64.b64encode(data).decode() for data in found],
+            parameters=asked.model_dump(exclude={*PICTURES}),
+            info=json.dumps(info_of(asked, spec, job)),
+        )
+    except BaseException:
+        hold.close()
+        raise
+    content = body.model_dump_json().encode()
+    return HeldResponse(content, hold, headers=names_of(job), media_type=JSON)
+
+
+def info_of(asked: TextToImage, spec: ModelSpec, job: Job) -> dict[str, Any]:
+    """Return what AUTOMATIC1111 says of the images, as far as it is known here."""
+    request, count = job.request, len(job.outputs)
+    seeds = [output.seed for output in job.outputs]
+    return {
+        "prompt": request["prompt"],
+        "all_prompts": [request["prompt"]] * count,
+        "negative_prompt": request.get("negative_prompt", ""),
+        "all_negative_prompts": [request.get("negative_prompt", "")] * count,
+        "seed": request["seed"],
+        "all_seeds": seeds,
+        "subseed": request["seed"],
+        "all_subseeds": seeds,
+        "subseed_strength": 0,
+        "width": request["width"],
+        "height": request["height"],
+        "sampler_name": _sampler(spec, request),
+        "cfg_scale": request.get("guidance_scale", 1.0),
+        "steps": request["num_inference_steps"],
+        "batch_size": asked.batch_size,
+        "restore_faces": False,
+        "face_restoration_model": None,
+        "sd_model_name": job.model,
+        "sd_model_hash": spec.fingerprint[:10],
+        "denoising_strength": request.get("strength"),
+        "extra_generation_params": {},
+        "index_of_first_image": 0,
+        "infotexts": [_infotext(spec, job, seed) for seed in seeds],
+        "styles": [],
+        "job_timestamp": str(int(job.created_at)),
+        "clip_skip": 1,
+        "is_using_inpainting_conditioning": False,
+        "version": generator(),
+    }
+
+
+def _sampler(spec: ModelSpec, request: dict[str, Any]) -> str:
+    name = request.get("scheduler", {}).get("name") or spec.scheduler
+    return SAMPLERS.get(name, name)
+
+
+def _infotext(spec: ModelSpec, job: Job, seed: int) -> str:
+    return parameters_of(recipe_of(job.request, seed, spec, job.loras))

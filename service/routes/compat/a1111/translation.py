@@ -1,0 +1,69 @@
+"""A request of AUTOMATIC1111's in our fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.spec.model_spec import ModelSpec
+from service.errors.problems import FieldError, Invalid
+from service.routes.compat.a1111 import neutral
+from service.routes.compat.a1111.bodies import ImageToImage, TextToImage
+from service.routes.compat.a1111.prompts import without_adapters
+from service.routes.compat.a1111.samplers import eta_of, scheduler_of
+from service.routes.compat.names import Names
+
+NAMES = Names(
+    {
+        "model": "override_settings.sd_model_checkpoint",
+        "num_inference_steps": "steps",
+        "guidance_scale": "cfg_scale",
+        "num_images": "batch_size",
+        "scheduler": "sampler_name",
+        "scheduler.name": "sampler_name",
+        "loras": "prompt",
+        "image": "init_images",
+        "mask_image": "mask",
+        "strength": "denoising_strength",
+    }
+)
+"""Names of our fields there."""
+
+
+def translated(asked: TextToImage, spec: ModelSpec) -> dict[str, Any]:
+    """Return a request in our fields. Raises: Invalid."""
+    neutral.check(asked, has_mask=isinstance(asked, ImageToImage) and bool(asked.mask))
+    sampler = asked.sampler_name or asked.sampler_index
+    prompt, loras = without_adapters(asked.prompt)
+    fields = {
+        "model": spec.name,
+        "prompt": prompt,
+        "negative_prompt": asked.negative_prompt or None,
+        "loras": loras if loras and not asked.disable_extra_networks else None,
+        "width": asked.width,
+        "height": asked.height,
+        "num_inference_steps": asked.steps,
+        "guidance_scale": asked.cfg_scale,
+        "seed": asked.seed if asked.seed != -1 else None,
+        "num_images": asked.batch_size * asked.n_iter,
+        "scheduler": scheduler_of(spec, sampler, asked.scheduler),
+        "eta": eta_of(sampler, asked.eta),
+        **_syntax(spec),
+        **(_from_image(asked) if isinstance(asked, ImageToImage) else {}),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _syntax(spec: ModelSpec) -> dict[str, Any]:
+    """Weights mean what they mean there, where the model knows them."""
+    return {"prompt_syntax": "weighted"} if "prompt_syntax" in spec.fields else {}
+
+
+def _from_image(asked: ImageToImage) -> dict[str, Any]:
+    """Raises: Invalid."""
+    if len(asked.init_images) > 1:
+        raise Invalid([FieldError("init_images", "one image a request; ask again for the others")])
+    return {
+        "image": asked.init_images[0],
+        "mask_image": asked.mask,
+        "strength": asked.denoising_strength,
+    }

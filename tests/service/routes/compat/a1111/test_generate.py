@@ -1,0 +1,255 @@
+"""`txt2img` and `img2img`, by webuiapi itself and by what other clients send."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+from webuiapi import WebUIApi
+
+from tests.service.standin import MODEL, SIZE_PX, StandIn, picture
+
+OPEN_WEBUI = {
+    "prompt": "a cat",
+    "batch_size": 2,
+    "width": 64,
+    "height": 96,
+    "steps": 3,
+    "negative_prompt": "a dog",
+    "sampler_name": "DPM++ 2M",
+    "scheduler": "Karras",
+    "cfg_scale": 4.5,
+}
+"""Source: Open WebUI, backend/open_webui/routers/images.py."""
+SILLY_TAVERN = {
+    "prompt": "a cat",
+    "negative_prompt": "",
+    "sampler_name": "Euler a",
+    "scheduler": "Automatic",
+    "steps": 3,
+    "cfg_scale": 7,
+    "width": 64,
+    "height": 64,
+    "restore_faces": False,
+    "enable_hr": False,
+    "hr_upscaler": "Latent",
+    "hr_scale": 2,
+    "hr_additional_modules": [],
+    "denoising_strength": 0.7,
+    "hr_second_pass_steps": 0,
+    "override_settings": {"CLIP_stop_at_last_layers": 1},
+    "override_settings_restore_afterwards": True,
+    "clip_skip": 1,
+    "save_images": True,
+    "send_images": True,
+    "do_not_save_grid": False,
+    "do_not_save_samples": False,
+}
+"""Source: SillyTavern, public/scripts/extensions/stable-diffusion/index.js."""
+KRITA = {
+    "prompt": "a cat",
+    "negative_prompt": "a dog",
+    "sampler_name": "DDIM",
+    "steps": 3,
+    "cfg_scale": 7.0,
+    "width": 64,
+    "height": 64,
+    "batch_size": 1,
+    "n_iter": 1,
+    "seed": 7,
+    "restore_faces": False,
+    "tiling": False,
+    "override_settings": {"sd_model_checkpoint": "sdxl-demo", "sd_vae": "Automatic"},
+    "override_settings_restore_afterwards": False,
+    "alwayson_scripts": {},
+    "init_images": [],
+    "denoising_strength": 0.5,
+    "include_init_images": False,
+    "resize_mode": 0,
+}
+"""A request as Krita's plugin of AUTOMATIC1111 sends it."""
+
+
+def image(size: tuple[int, int] = (64, 64)) -> Image.Image:
+    return Image.open(io.BytesIO(picture(size=size)))
+
+
+async def test_txt2img_by_webuiapi_is_a_job_like_any_other(api: WebUIApi, sdxl: StandIn) -> None:
+    result = await asyncio.to_thread(
+        api.txt2img,
+        prompt="a cat",
+        negative_prompt="a dog",
+        seed=7,
+        sampler_name="DPM++ 2M",
+        scheduler="Karras",
+        batch_size=2,
+        n_iter=2,
+        cfg_scale=2.5,
+        width=64,
+        height=96,
+    )
+    (job,) = sdxl.seen
+    assert [one.size for one in result.images] == [(SIZE_PX, SIZE_PX)] * 4
+    assert result.info["all_seeds"] == [7, 8, 9, 10]
+    assert result.parameters["prompt"] == "a cat"
+    asked = {name: job.request[name] for name in ("prompt", "negative_prompt", "width", "height")}
+    assert asked == {"prompt": "a cat", "negative_prompt": "a dog", "width": 64, "height": 96}
+    assert (job.request["seed"], job.request["guidance_scale"], job.images) == (7, 2.5, 4)
+    assert job.request["num_inference_steps"] == 3
+    assert job.request["scheduler"] == {"name": "dpmpp_2m", "use_karras_sigmas": True}
+
+
+async def test_info_has_a_text_of_parameters_for_each_image(api: WebUIApi, sdxl: StandIn) -> None:
+    result = await asyncio.to_thread(
+        api.txt2img, prompt="a cat", seed=7, n_iter=2, width=64, height=64
+    )
+    first, second = result.info["infotexts"]
+    assert first.startswith("a cat\nSteps: 3, Sampler: Euler, ") and "Seed: 7" in first
+    assert "Seed: 8" in second and "Size: 64x64" in second
+
+
+async def test_a_seed_of_minus_one_is_drawn(api: WebUIApi, sdxl: StandIn) -> None:
+    drawn = [
+        (await asyncio.to_thread(api.txt2img, prompt="a", width=64, height=64)).info["seed"]
+        for _ in range(2)
+    ]
+    assert drawn[0] != drawn[1] and min(drawn) >= 0
+
+
+async def test_img2img_by_webuiapi(api: WebUIApi, sdxl: StandIn) -> None:
+    await asyncio.to_thread(
+        api.img2img, images=[image()], prompt="a", width=64, height=64, denoising_strength=0.5
+    )
+    (job,) = sdxl.seen
+    assert job.request["strength"] == 0.5 and "mask_image" not in job.request
+    sent = Image.open(io.BytesIO(await sdxl.store.get(job.request["image"])))
+    assert sent.convert("RGB").tobytes() == image().convert("RGB").tobytes()
+
+
+async def test_inpainting_by_webuiapi(api: WebUIApi, sdxl: StandIn) -> None:
+    await asyncio.to_thread(
+        api.img2img,
+        images=[image()],
+        mask_image=image().convert("L"),
+        mask_blur=0,
+        inpainting_fill=1,
+        inpaint_full_res=False,
+        prompt="a",
+        width=64,
+        height=64,
+    )
+    (job,) = sdxl.seen
+    assert job.request["mask_image"] and job.request["strength"] == 0.75
+
+
+async def test_what_a_mask_cannot_have_is_refused_by_name(api: WebUIApi, sdxl: StandIn) -> None:
+    with pytest.raises(RuntimeError) as error:
+        await asyncio.to_thread(api.img2img, images=[image()], mask_image=image(), prompt="a")
+    status, text = error.value.args
+    assert status == 422
+    errors = json.loads(text)["errors"]
+    for field in ("mask_blur", "inpainting_fill", "inpaint_full_res"):
+        assert f"{field}: is not served here" in errors
+
+
+async def post(wire: httpx.AsyncClient, body: dict[str, Any], of: str = "txt2img") -> Any:
+    answer = await wire.post(f"/sdapi/v1/{of}", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_open_webuis_request(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
+    answer = await post(wire, OPEN_WEBUI)
+    (job,) = sdxl.seen
+    assert len(answer["images"]) == job.images == 2
+    assert base64.b64decode(answer["images"][0]).startswith(b"\x89PNG")
+    assert job.request["guidance_scale"] == 4.5
+
+
+async def test_silly_taverns_request(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
+    await post(wire, SILLY_TAVERN)
+    (job,) = sdxl.seen
+    assert job.request["scheduler"] == {"name": "euler_ancestral"}
+    assert "negative_prompt" not in job.request and "strength" not in job.request
+
+
+async def test_kritas_request(wire: httpx.AsyncClient, sdxl: StandIn, pool: StandIn) -> None:
+    body = KRITA | {"init_images": [base64.b64encode(picture(size=(64, 64))).decode()]}
+    await post(wire, body, "img2img")
+    (job,) = sdxl.seen
+    assert job.request["scheduler"] == {"name": "ddim"} and job.request["strength"] == 0.5
+
+
+async def test_images_can_be_left_out_of_the_answer(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
+    body = {"prompt": "a", "send_images": False}
+    assert (await post(wire, body))["images"] == [] and len(sdxl.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("enable_hr", True),
+        ("tiling", True),
+        ("subseed_strength", 0.5),
+        ("s_churn", 1.0),
+        ("styles", ["mine"]),
+        ("script_name", "X/Y/Z plot"),
+        ("refiner_checkpoint", "x"),
+        ("alwayson_scripts", {"ControlNet": {"args": [{"enabled": True}]}}),
+        ("alwayson_scripts", 7),
+        ("override_settings", {"sd_vae": "mine"}),
+        ("override_settings", {"what": 1}),
+        ("override_settings", {"sd_model_checkpoint": 7}),
+        ("colour", 1),
+        ("width", 10),
+        ("steps", 1000),
+        ("cfg_scale", -1),
+        ("batch_size", 100),
+        ("seed", -2),
+        ("sampler_name", "Heun"),
+        ("scheduler", "Polyexponential"),
+        ("eta", 0.5),
+        ("prompt", "<hypernet:a:1>"),
+        ("prompt", "<lora:a:much>"),
+        ("prompt", "<lora:a:1:0.5>"),
+        ("prompt", "<lora:nobody:1>"),
+    ],
+)
+async def test_what_cannot_be_had_is_refused_by_name(
+    wire: httpx.AsyncClient, sdxl: StandIn, field: str, value: Any
+) -> None:
+    body = {"prompt": "a", "sampler_name": "Euler a", field: value}
+    answer = await wire.post("/sdapi/v1/txt2img", json=body)
+    assert answer.status_code == 422, answer.text
+    told = answer.json()
+    assert set(told) == {"error", "detail", "body", "errors"}
+    assert field in told["errors"].partition(":")[0], told
+    assert not sdxl.seen
+
+
+async def test_extensions_that_are_off_are_passed_over(
+    wire: httpx.AsyncClient, sdxl: StandIn
+) -> None:
+    off = {"ADetailer": {"args": [False]}, "ControlNet": {"args": []}, "a": {"args": [None]}}
+    await post(wire, {"prompt": "a", "alwayson_scripts": off | {"b": [{"enabled": False}]}})
+
+
+async def test_a_model_of_a_flow_has_euler_alone(wire: httpx.AsyncClient, pool: StandIn) -> None:
+    for body in ({"sampler_name": "Euler", "scheduler": "Simple"}, {"scheduler": "Automatic"}, {}):
+        await post(wire, {"prompt": "a", **body})
+    assert all("scheduler" not in job.request for job in pool.seen)
+    for body in ({"sampler_name": "Euler a"}, {"sampler_name": "Euler", "scheduler": "Karras"}):
+        answer = await wire.post("/sdapi/v1/txt2img", json={"prompt": "a", **body})
+        assert answer.status_code == 422 and MODEL in answer.json()["detail"]
+
+
+async def test_a_path_that_is_none_is_answered_in_the_same_form(wire: httpx.AsyncClient) -> None:
+    answer = await wire.get("/sdapi/v1/nothing")
+    assert answer.status_code == 404
+    assert set(answer.json()) == {"error", "detail", "body", "errors"}

@@ -1,0 +1,112 @@
+"""Options and lists: the chosen model is each sender's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from redis.asyncio import Redis
+from webuiapi import WebUIApi
+
+from service.auth.api_keys import ApiKeys
+from service.jobs.queue import Queue
+from service.settings.settings import Settings
+from tests.service.routes.compat.a1111.conftest import SDXL
+from tests.service.standin import MODEL, VIDEO, StandIn
+from tests.service.test_keys import with_keys
+
+OPTIONS = "/sdapi/v1/options"
+ASKED = "/sdapi/v1/txt2img"
+
+
+async def test_a_model_is_chosen_by_webuiapi(api: WebUIApi, sdxl: StandIn, pool: StandIn) -> None:
+    names = await asyncio.to_thread(api.util_get_model_names)
+    assert names == [MODEL, "sdxl-demo"]
+    assert await asyncio.to_thread(api.util_get_current_model) == MODEL
+    await asyncio.to_thread(api.util_set_model, "sdxl")
+    assert await asyncio.to_thread(api.util_get_current_model) == "sdxl-demo"
+    await asyncio.to_thread(api.txt2img, prompt="a", width=64, height=64)
+    assert len(sdxl.seen) == 1 and not pool.seen
+
+
+async def test_open_webui_sends_all_options_back(
+    wire: httpx.AsyncClient, sdxl: StandIn, pool: StandIn
+) -> None:
+    options = (await wire.get(OPTIONS)).json()
+    options["sd_model_checkpoint"] = "sdxl-demo"
+    assert (await wire.post(OPTIONS, json=options)).status_code == 200
+    assert (await wire.get(OPTIONS)).json()["sd_model_checkpoint"] == "sdxl-demo"
+
+
+async def test_other_options_and_models_are_refused_by_name(
+    wire: httpx.AsyncClient, pool: StandIn, queue: Queue
+) -> None:
+    await queue.register("clips", VIDEO, ready=True)
+    for options, told in [
+        ({"samples_format": "jpg"}, "samples_format: cannot be set here; it is 'png'"),
+        ({"what": 1}, "what: cannot be set here"),
+        ({"sd_model_checkpoint": "nobody"}, f"there is {MODEL}"),
+        ({"sd_model_checkpoint": VIDEO.name}, "makes videos"),
+    ]:
+        answer = await wire.post(OPTIONS, json=options)
+        assert answer.status_code in (404, 422) and told in answer.json()["detail"], answer.text
+    assert (await wire.get(OPTIONS)).json()["sd_model_checkpoint"] == MODEL
+    listed = (await wire.get("/sdapi/v1/sd-models")).json()
+    assert [one["title"] for one in listed] == [MODEL]
+
+
+async def test_a_choice_that_has_left_is_forgotten(
+    wire: httpx.AsyncClient, pool: StandIn, queue: Queue
+) -> None:
+    await queue.choose_model("client:127.0.0.1", "gone")
+    assert (await wire.get(OPTIONS)).json()["sd_model_checkpoint"] == MODEL
+    assert (await wire.post(ASKED, json={"prompt": "a"})).status_code == 200
+
+
+async def test_lists_by_webuiapi(api: WebUIApi, sdxl: StandIn) -> None:
+    assert "Euler a" in await asyncio.to_thread(api.util_get_sampler_names)
+    assert "UniPC" not in await asyncio.to_thread(api.util_get_sampler_names)
+    assert "karras" in await asyncio.to_thread(api.util_get_scheduler_names)
+    for name in (
+        *("loras", "upscalers", "latent_upscale_modes", "sd_vae", "hypernetworks"),
+        *("face_restorers", "prompt_styles"),
+    ):
+        assert await asyncio.to_thread(getattr(api, f"get_{name}")) == []
+    assert (await asyncio.to_thread(api.get_embeddings))["loaded"] == {}
+    assert await asyncio.to_thread(api.get_cmd_flags) == {}
+
+
+class TestWithKeys:
+    @pytest.fixture
+    async def keys(self, redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:
+        keys = ApiKeys(Redis.from_url(redis_url, decode_responses=True))
+        yield keys
+        await keys.close()
+
+    @pytest.fixture
+    def settings(self, settings: Settings, redis_url: str) -> Settings:
+        return with_keys(settings, redis_url)
+
+    async def test_a_key_is_bearer_or_basics_password(
+        self, http: httpx.AsyncClient, keys: ApiKeys, pool: StandIn
+    ) -> None:
+        _, key = await keys.create("acme")
+        by_bearer = await http.get(OPTIONS, headers={"Authorization": f"Bearer {key}"})
+        by_basic = await http.get(OPTIONS, auth=("anybody", key))
+        assert by_bearer.status_code == by_basic.status_code == 200
+        elsewhere = await http.get("/v1/models", auth=("anybody", key))
+        assert elsewhere.status_code == 401
+
+    async def test_a_choice_is_a_keys_own(
+        self, app: FastAPI, http: httpx.AsyncClient, keys: ApiKeys, pool: StandIn, sdxl: StandIn
+    ) -> None:
+        pairs = [("a", (await keys.create("acme"))[1]) for _ in range(2)]
+        chosen = await http.post(OPTIONS, json={"sd_model_checkpoint": SDXL.name}, auth=pairs[0])
+        assert chosen.status_code == 200
+        names = [
+            (await http.get(OPTIONS, auth=pair)).json()["sd_model_checkpoint"] for pair in pairs
+        ]
+        assert names == [SDXL.name, MODEL]

@@ -1,0 +1,42 @@
+"""Adapters in prompts."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from service.errors.problems import Invalid
+from service.routes.compat.a1111.prompts import without_adapters
+
+
+def test_adapters_leave_the_prompt() -> None:
+    text, loras = without_adapters("a cat <lora:ink:0.8> at <lyco:my night:-1> night <lora:x>")
+    assert text == "a cat  at  night"
+    assert loras == [
+        {"name": "ink", "scale": 0.8},
+        {"name": "my night", "scale": -1.0},
+        {"name": "x", "scale": 1.0},
+    ]
+
+
+def test_one_that_is_named_twice_has_the_sum() -> None:
+    assert without_adapters("<lora:a:0.5><lora:a:0.25:0.25>")[1] == [{"name": "a", "scale": 0.75}]
+
+
+@pytest.mark.parametrize("prompt", ["a < b > c", " (a:1.2) ", "<lora>", "<:a>", ""])
+def test_other_prompts_stay_as_they_are(prompt: str) -> None:
+    assert without_adapters(prompt) == (prompt, [])
+
+
+@pytest.mark.parametrize("prompt", ["<hypernet:a:1>", "<lora:a:b>", "<lora:a:1:2>"])
+def test_what_cannot_be_done_is_refused(prompt: str) -> None:
+    with pytest.raises(Invalid):
+        without_adapters(prompt)
+
+
+def test_hostile_prompts_take_no_time() -> None:
+    began = time.process_time()
+    for part in ("<a:", "<lora:", "<" + "a" * 31):
+        without_adapters(part * (2**20 // len(part)))
+    assert time.process_time() - began < 2  # quadratic, it would be minutes

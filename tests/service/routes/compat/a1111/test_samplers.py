@@ -1,0 +1,55 @@
+"""AUTOMATIC1111's samplers and schedulers in ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from service.errors.problems import Invalid
+from service.routes.compat.a1111.samplers import eta_of, scheduler_of
+from tests.service.routes.compat.a1111.conftest import SDXL
+
+KARRAS = {"use_karras_sigmas": True}
+
+
+@pytest.mark.parametrize(
+    ("sampler", "schedule", "meant"),
+    [
+        (None, None, None),
+        (None, "Automatic", None),
+        (None, "karras", {"name": "EulerDiscreteScheduler", **KARRAS}),
+        ("Euler", None, {"name": "euler"}),
+        ("euler", "automatic", {"name": "euler"}),
+        ("Euler", "SGM Uniform", {"name": "euler", "timestep_spacing": "trailing"}),
+        ("k_euler_a", "", {"name": "euler_ancestral"}),
+        ("DPM++ 2M", None, {"name": "dpmpp_2m", **KARRAS}),
+        ("DPM++ 2M Karras", None, {"name": "dpmpp_2m", **KARRAS}),
+        ("DPM++ 2M Karras", "Automatic", {"name": "dpmpp_2m", **KARRAS}),
+        ("DPM++ 2M", "Uniform", {"name": "dpmpp_2m", "timestep_spacing": "linspace"}),
+        ("DPM++ 2M SDE Karras", None, {"name": "dpmpp_2m_sde", **KARRAS}),
+    ],
+)
+def test_names_mean_what_they_mean_there(
+    sampler: str | None, schedule: str | None, meant: dict[str, Any] | None
+) -> None:
+    assert scheduler_of(SDXL, sampler, schedule) == meant
+
+
+@pytest.mark.parametrize(
+    ("sampler", "schedule"),
+    [("Heun", None), ("UniPC", None), ("Euler Blue", None), ("Euler a", "Karras"), ("Euler", "x")],
+)
+def test_what_the_model_lacks_is_refused_with_what_it_has(
+    sampler: str, schedule: str | None
+) -> None:
+    with pytest.raises(Invalid) as error:
+        scheduler_of(SDXL, sampler, schedule)
+    assert "Euler" in error.value.detail or "Automatic" in error.value.detail
+
+
+def test_eta_is_of_ddim_alone() -> None:
+    assert eta_of("DDIM", 0.5) == 0.5
+    assert eta_of("Euler", 0.5) is None and eta_of("Euler a", 1.0) is None
+    with pytest.raises(Invalid):
+        eta_of("Euler a", 0.5)
