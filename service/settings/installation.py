@@ -13,5 +13,5 @@ IMPORT_ROOT = Path(__file__).resolve().parents[__name__.count(".")]
 def how_to_install(extra: str) -> str:
     """Return the words that say how to install an extra, for an error message."""
     if PREFIX:
-        return f"pip install 'atelier[{extra}]'"
+        return f"install the wheel with its extra, pip install 'WHEEL.whl[{extra}]'"
     return f"in the project's folder, pip install -e '.[{extra}]'"

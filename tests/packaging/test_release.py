@@ -1,0 +1,109 @@
+"""The release workflow: what may publish, and that its steps are what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+import yaml
+
+from tests.deploy.docker.tools import run
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = ROOT / ".github" / "workflows" / "release.yml"
+WORKFLOW: dict[str, Any] = yaml.safe_load(FILE.read_text("utf-8"))
+JOBS: dict[str, Any] = WORKFLOW["jobs"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+PINNED = re.compile(r"^\s*- uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
+SWITCHES = {"publish": "PUBLISH_PYPI", "images": "PUBLISH_IMAGES"}
+
+
+def steps() -> Iterator[dict[str, Any]]:
+    for job in JOBS.values():
+        yield from job["steps"]
+
+
+def step(job: str, name: str) -> str:
+    """The commands of a step."""
+    (found,) = [each["run"] for each in JOBS[job]["steps"] if each.get("name") == name]
+    return str(found)
+
+
+def bash(script: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run commands as GitHub does."""
+    return subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+        cwd=folder,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_schema_and_the_linter_find_nothing() -> None:
+    said = run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", str(FILE))
+    assert "ok" in said, said
+    assert run("yamllint", "--strict", str(FILE)) == ""
+
+
+def test_every_action_is_pinned_by_its_commit() -> None:
+    used = [line for line in FILE.read_text("utf-8").splitlines() if "uses:" in line]
+    assert used and [line for line in used if not PINNED.match(line)] == []
+
+
+def test_only_what_publishes_has_an_identity_and_it_waits_for_a_switch() -> None:
+    assert WORKFLOW["permissions"] == {}
+    may = {name for name, job in JOBS.items() if "id-token" in job["permissions"]}
+    assert may == SWITCHES.keys()
+    for name, variable in SWITCHES.items():
+        assert f"vars.{variable} == 'true'" in JOBS[name]["if"]
+        assert "github.ref_type == 'tag'" in JOBS[name]["if"]
+        assert JOBS[name]["needs"] == "try" and JOBS[name]["environment"]
+    assert "secrets." not in FILE.read_text("utf-8").replace("secrets.GITHUB_TOKEN", "")
+
+
+def test_the_wheel_is_tried_on_every_python_that_it_says_it_runs_on() -> None:
+    tried = JOBS["try"]["strategy"]["matrix"]["python"]
+    assert tried == ["3.11", "3.12", "3.13"]
+    assert PROJECT["requires-python"] == f">={tried[0]}"
+    assert not any("checkout" in each.get("uses", "") for each in JOBS["try"]["steps"])
+
+
+@pytest.mark.parametrize("script", [each["run"] for each in steps() if "run" in each])
+def test_every_script_is_bash(script: str, tmp_path: Path) -> None:
+    plain = re.sub(r"\$\{\{.*?\}\}", "value", script)
+    assert bash(f"set -n\n{plain}", tmp_path).stderr == ""
+
+
+@pytest.mark.parametrize(("tag", "passes"), [("v{}", True), ("{}", False), ("v9{}", False)])
+def test_a_tag_must_be_the_version(tag: str, passes: bool) -> None:
+    name = tag.format(PROJECT["version"])
+    done = bash(step("build", "The tag is the version"), ROOT, GITHUB_REF_NAME=name)
+    assert (done.returncode == 0) == passes, done.stdout + done.stderr
+
+
+def test_a_wheel_with_other_import_names_is_refused(wheel: Path, tmp_path: Path) -> None:
+    dist = tmp_path / "dist"
+    dist.mkdir()
+    (dist / wheel.name).write_bytes(wheel.read_bytes())
+    check = step("build", "Check").split("\n", 1)[1]  # without twine, which is not installed here
+    assert bash(check, tmp_path).returncode == 0
+    with ZipFile(dist / wheel.name, "a") as packed:
+        packed.writestr("models/__init__.py", "")
+    assert "other import names" in bash(check, tmp_path).stdout
+
+
+def test_images_are_those_of_the_compose_file() -> None:
+    built = {each["image"] for each in JOBS["images"]["strategy"]["matrix"]["include"]}
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))["services"]
+    ours = {service["image"] for service in services.values()}
+    assert {f"atelier-{name}" for name in built} == {name for name in ours if ":" not in name}
+    for each in JOBS["images"]["strategy"]["matrix"]["include"]:
+        assert (ROOT / "deploy" / "docker" / f"{each['file']}.Dockerfile").is_file()
