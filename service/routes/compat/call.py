@@ -15,7 +15,15 @@ from service.auth.credentials import Scheme, key_of
 from service.front_end.front_end import Front, FrontEnd, bearer, tenant_of_key
 from service.http.inflight_limits import Hold
 
-_BASIC = HTTPBasic(
+
+class _Basic(HTTPBasic):
+    """Scheme that is only described: clients without a key send an empty one, which is no error."""
+
+    async def __call__(self, request: Request) -> None:  # type: ignore[override]
+        """Leave it to `key_of`."""
+
+
+_BASIC = _Basic(
     auto_error=False,
     scheme_name="BasicKey",
     description="An API key as the password; the user's name is not looked at.",
