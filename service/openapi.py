@@ -14,17 +14,38 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.http.negotiation import JSON
+from service.routes.documented_examples import add_examples
 from service.routing import DOORS, include_routes
 from service.schemas.request import GenerateRequest, LoraUpload
-from service.schemas.response import JobView, LoraView, ProblemView
+from service.schemas.response import (
+    Health,
+    JobPage,
+    JobView,
+    LoraPage,
+    LoraView,
+    ModelPage,
+    ModelView,
+    ProblemView,
+)
 
 TITLE = "Atelier"
 SUMMARY = "Images and video from SDXL, Flux and Wan."
 VERSION = version("atelier")
 
+VIEWS = (JobView, JobPage, LoraView, LoraPage, ModelView, ModelPage, Health, ProblemView)
+"""Bodies of answers. FastAPI knows of most, and would leave out the nulls of their examples."""
+
 _REF = "#/components/schemas/{model}"
 _UNUSED = ("HTTPValidationError", "ValidationError")
 """FastAPI's own bodies of a 422, which is a problem here like any other."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writer that spells out whatever is there several times."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Return that nothing is written as a reference."""
+        return True
 
 
 def describe(app: FastAPI, *, wants_keys: bool) -> dict[str, Any]:
@@ -39,9 +60,7 @@ def describe(app: FastAPI, *, wants_keys: bool) -> dict[str, Any]:
         [(one, "validation") for one in _bodies()],
         ref_template=_REF,
     )
-    _, shown = models_json_schema(
-        [(one, "serialization") for one in (JobView, LoraView, ProblemView)], ref_template=_REF
-    )
+    _, shown = models_json_schema([(one, "serialization") for one in VIEWS], ref_template=_REF)
     schemas |= read["$defs"] | shown["$defs"]
     for name in _UNUSED:
         schemas.pop(name, None)
@@ -50,6 +69,7 @@ def describe(app: FastAPI, *, wants_keys: bool) -> dict[str, Any]:
             _drop_unused_answer(operation)
             if "security" in operation and not wants_keys:
                 operation["security"].append({})
+    add_examples(document, app.state.error_forms)
     return document
 
 
@@ -82,8 +102,12 @@ def as_yaml() -> str:
     """The document as it is committed: whether keys are wanted is each server's own matter."""
     app = FastAPI()
     include_routes(app)
-    return yaml.safe_dump(
-        describe(app, wants_keys=False), sort_keys=True, allow_unicode=True, width=100
+    return yaml.dump(
+        describe(app, wants_keys=False),
+        Dumper=_Dumper,
+        sort_keys=True,
+        allow_unicode=True,
+        width=100,
     )
 
 

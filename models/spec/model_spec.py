@@ -51,20 +51,26 @@ class Need(BaseModel):
 class Limits(BaseModel):
     """The sizes a model can serve. Settings of the front end may tighten them, never widen."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     size_multiple_px: int = Field(gt=0)
     """Width and height must be whole multiples of this."""
     min_side_px: int = Field(gt=0)
+    """Minimum width and height."""
     max_side_px: int = Field(gt=0)
+    """Maximum width and height."""
     max_pixels: int = Field(gt=0)
     """Maximum pixels of one image or frame: width times height."""
     max_frames: int = Field(default=1, gt=0)
+    """Maximum `num_frames` of a video."""
     min_frames: int = Field(default=1, gt=0)
+    """Minimum `num_frames` of a video."""
     frames_multiple: int = Field(default=1, gt=0)
     """`num_frames` is `min_frames` more than a whole multiple of this."""
     max_steps: int = Field(gt=0)
+    """Maximum `num_inference_steps`."""
     max_images: int = Field(gt=0)
+    """Maximum `num_images`."""
     max_sequence_length: int = Field(gt=0)
     """Text tokens that the model's longest encoder takes."""
     max_clip_skip: int = Field(default=100, ge=0)
@@ -74,10 +80,12 @@ class Limits(BaseModel):
 class Size(BaseModel):
     """Size of an image or video."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     width: int = Field(gt=0)
+    """Width in pixels."""
     height: int = Field(gt=0)
+    """Height in pixels."""
     num_frames: int | None = Field(default=None, gt=0)
     """`null`: any number, of a video; of images there is none."""
     max_sequence_length: int | None = Field(default=None, gt=0)
@@ -96,17 +104,18 @@ class Size(BaseModel):
 class Sizes(BaseModel):
     """Sizes that a model serves: each new one is compiled."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     mode: Literal["any", "listed"] = "any"
     """`any`: whatever `limits` allow. `listed`: those of `listed`, and no others."""
     listed: tuple[Size, ...] = ()
+    """Sizes that are compiled before the model is ready."""
 
 
 class Batching(BaseModel):
     """Dependence of an image on what runs beside it."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     mode: Literal["exact", "fast"] = "exact"
     """`exact`: the same request has the same bytes alone and beside any others, on every pool with

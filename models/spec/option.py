@@ -20,13 +20,16 @@ _TYPES: Mapping[Kind, tuple[tuple[type, ...], str]] = {
 class Option(BaseModel):
     """Option of a scheduler, as front ends and workers check it."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     kind: Kind
+    """Type of its value."""
     choices: tuple[str, ...] = ()
     """Texts that it may be; empty: any."""
     minimum: float | None = None
+    """Lowest number that it may be; null: any."""
     maximum: float | None = None
+    """Highest number that it may be; null: any."""
     excludes: tuple[str, ...] = ()
     """Options that may not be true beside this one."""
 

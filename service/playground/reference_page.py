@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from html import escape
@@ -17,6 +18,7 @@ code { background: var(--soft); padding: 0 .25em; border-radius: 3px; }
 table { border-collapse: collapse; width: 100%; margin: .75rem 0; }
 td, th { border-top: 1px solid var(--line); padding: .3rem .6rem .3rem 0; text-align: left;
   vertical-align: top; overflow-wrap: anywhere; }
+pre { background: var(--soft); padding: .75rem; overflow-x: auto; font-size: .85em; }
 td:first-child { white-space: nowrap; }
 """
 
@@ -34,7 +36,7 @@ def page(document: dict[str, Any]) -> str:
         f"<h1>{escape(info['title'])}</h1><p>{_prose(info.get('summary', ''))}",
         ' As a file: <a href="/openapi.json">openapi.json</a>. <a href="/">Playground</a>.</p>',
         "<h2>Requests</h2>",
-        *_operations(document["paths"]),
+        *_operations(document),
         "<h2>Schemas</h2>",
         *(_schema(name, schema) for name, schema in document["components"]["schemas"].items()),
     ]
@@ -55,13 +57,15 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> str:
     return f"<table>{body}</table>" if body else ""
 
 
-def _operations(paths: dict[str, Any]) -> Iterator[str]:
-    for path, methods in paths.items():
+def _operations(document: dict[str, Any]) -> Iterator[str]:
+    named = document["components"]["examples"]
+    for path, methods in document["paths"].items():
         for method, operation in methods.items():
             title = f'<span class="method">{method.upper()}</span> {escape(path)}'
             yield f"<h3>{title}</h3><p>{_prose(operation.get('description', ''))}</p>"
             yield _table(_parameters(operation))
             yield _table(_answers(operation))
+            yield from _examples(operation, named)
 
 
 def _parameters(operation: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -79,6 +83,28 @@ def _answers(operation: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
             for media, content in answer.get("content", {}).items()
         )
         yield status, _prose(answer["description"]), "<br>".join(kinds)
+
+
+def _examples(operation: dict[str, Any], named: dict[str, Any]) -> Iterator[str]:
+    """Yield the examples of what is asked, and of what is answered where all goes well."""
+    bodies = {"a body": operation.get("requestBody", {})}
+    bodies |= {f"a {status}": one for status, one in operation["responses"].items() if status < "4"}
+    for title, body in bodies.items():
+        for content in body.get("content", {}).values():
+            for text in _texts(content, named):
+                shown = f"<summary>Example of {title}</summary><pre>{escape(text)}</pre>"
+                yield f"<details>{shown}</details>"
+
+
+def _texts(content: dict[str, Any], named: dict[str, Any]) -> Iterator[str]:
+    """Examples of a content as texts."""
+    values = [content["example"]] if "example" in content else []
+    for example in content.get("examples", {}).values():
+        name = example.get("$ref", "").rpartition("/")[2]
+        values.append(named.get(name, example)["value"])
+    for value in values:
+        is_text = isinstance(value, str)
+        yield value if is_text else json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def _schema(name: str, schema: dict[str, Any]) -> str:

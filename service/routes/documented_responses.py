@@ -11,6 +11,8 @@ from service.http.multipart import MEDIA_TYPE as FORM
 from service.http.negotiation import EVENTS as EVENT_STREAM
 from service.http.negotiation import JSON
 from service.responses.preview import MEDIA_TYPES as PREVIEWS
+from service.schemas.examples import EVENTS as EVENTS_EXAMPLE
+from service.schemas.examples import METRICS as METRICS_EXAMPLE
 from service.schemas.request import END_EVENTS, MEDIA_TYPES
 
 Documents = dict[str, Any]
@@ -19,6 +21,16 @@ Responses = dict[int | str, Documents]
 
 def _schema(name: str) -> Documents:
     return {"schema": {"$ref": f"#/components/schemas/{name}"}}
+
+
+def shows(example: Any) -> Responses:
+    """Give the JSON of a 200 an example, where it is of no class that could have one."""
+    return {200: {"content": {JSON: {"example": example}}}}
+
+
+def _example(name: str) -> Documents:
+    """Refer to one of `documented_examples.NAMED`; FastAPI would leave out its nulls."""
+    return {"examples": {"default": {"$ref": f"#/components/examples/{name}"}}}
 
 
 def _header(description: str, kind: str = "string") -> Documents:
@@ -61,7 +73,8 @@ _STREAM = {
                 "event": {"enum": ["queued", "running", "progress", "preview", *END_EVENTS]},
                 "data": {"type": "string"},
             },
-        }
+        },
+        "example": EVENTS_EXAMPLE,
     }
 }
 
@@ -90,7 +103,7 @@ GENERATE: Documents = {
     "responses": {
         202: {
             "description": "Accepted: the job, which has not ended.",
-            "content": {JSON: _schema("JobView")},
+            "content": {JSON: _schema("JobView") | _example("QueuedJob")},
             "headers": _NAMES | _QUOTAS,
         },
         200: {
@@ -120,6 +133,12 @@ GENERATE: Documents = {
 }
 """POST /v1/generate."""
 
+CANCEL: Responses = {
+    200: {"content": {JSON: _example("CanceledJob")}},
+    **problems(401, 404, 429, 503),
+}
+"""POST /v1/jobs/{id}/cancel."""
+
 EVENTS: Documents = {
     "response_class": Response,
     "responses": {
@@ -146,7 +165,10 @@ OUTPUT: Documents = {
         },
         206: {"description": "The part of the file that was asked for.", "content": _FILES},
         304: {"description": "The client holds it already."},
-        307: {"description": "The object store has it.", "headers": {"Location": _header("")}},
+        307: {
+            "description": "The object store has it.",
+            "headers": {"Location": _header("Where the file is.")},
+        },
         **problems(401, 404, 410, 416, 422, 429, 500, 503),
     },
     "openapi_extra": {
@@ -213,7 +235,7 @@ METRICS: Documents = {
     "responses": {
         200: {
             "description": "Metrics in Prometheus' text format.",
-            "content": {"text/plain": {"schema": {"type": "string"}}},
+            "content": {"text/plain": {"schema": {"type": "string"}, "example": METRICS_EXAMPLE}},
         }
     },
 }

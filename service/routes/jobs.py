@@ -21,7 +21,7 @@ from service.responses.render import (
     output_head,
     show,
 )
-from service.routes.documented_responses import EVENTS, OUTPUT, problems
+from service.routes.documented_responses import CANCEL, EVENTS, OUTPUT, problems
 from service.routes.job_filters import filter_of_query
 from service.schemas.response import JobPage, JobView
 
@@ -75,7 +75,7 @@ async def delete_job(job_id: JobId, front: Front, tenant: Tenant) -> Response:
     return Response(status_code=204)
 
 
-@router.post("/{job_id}/cancel", response_model=JobView, responses=problems(401, 404, 429, 503))
+@router.post("/{job_id}/cancel", response_model=JobView, responses=CANCEL)
 async def cancel_job(job_id: JobId, request: Request, front: Front, tenant: Tenant) -> Response:
     """Stop a job within one denoising step; one that has ended stays as it is."""
     job = await front.job(job_id, tenant)
@@ -103,7 +103,7 @@ async def stream_job_events(
 @router.get("/{job_id}/outputs/{index}", **OUTPUT)
 async def get_job_output(
     job_id: JobId,
-    index: Annotated[int, Path(ge=0)],
+    index: Annotated[int, Path(ge=0, description="An output's `index`.")],
     request: Request,
     front: Front,
     tenant: Tenant,

@@ -35,6 +35,7 @@ from models.spec.field_types import (
 from models.spec.lora import Expert
 from models.spec.prompt_syntax import PromptSyntax
 from service.errors.field_paths import UNION_TAG
+from service.schemas.examples import GENERATE, UPLOAD, shown
 
 MEDIA_TYPES = {
     "png": "image/png",
@@ -189,15 +190,18 @@ class SchedulerRequest(Body):
     __pydantic_extra__: dict[str, Scalar]
 
     name: Name
+    """Name of one of the model's `schedulers`."""
 
 
 class WebhookRequest(Body):
     """Address to notify of the job's end, by messages signed as Standard Webhooks says."""
 
     url: Url
+    """Address that is sent a POST."""
     events: Annotated[list[EndEvent], Field(min_length=1)] = Field(
         default_factory=lambda: list(END_EVENTS)
     )
+    """End states that it is told of. Default: all."""
 
 
 class LoraInterval(Body):
@@ -208,6 +212,7 @@ class LoraInterval(Body):
     to: Fraction
     """Share of the steps before its end."""
     scale: LoraScale
+    """Strength of the adapter's effect in these steps."""
 
     @model_validator(mode="after")
     def _ends_after_its_start(self) -> LoraInterval:
@@ -255,6 +260,8 @@ class LoraRequest(Body):
 
 class GenerateRequest(Body):
     """One request for images or videos; a field that the model does not serve is refused."""
+
+    model_config = ConfigDict(json_schema_extra=shown(GENERATE))
 
     model: Name | None = None
     """Name of a model from `GET /v1/models`. May be left out where only one is served."""
@@ -365,6 +372,7 @@ _FILES = {
 def _with_files(schema: dict[str, Any]) -> None:
     schema["properties"] |= _FILES
     schema["required"] = [*schema["required"], "file"]
+    schema["examples"] = [UPLOAD]
 
 
 class LoraUpload(Body):

@@ -16,6 +16,8 @@ from models.spec.option import Option
 from models.spec.quality_presets import Quality
 from service.jobs.model.job import Detail, Job, JobError, JobState, Output, Stage, Usage, Warned
 from service.jobs.queue import ModelStatus
+from service.schemas import examples
+from service.schemas.examples import shown
 from service.schemas.limits import Bounds, bounds_of
 from service.settings.limits import LimitSettings
 
@@ -30,15 +32,18 @@ class ProgressView(View):
     """Progress of a job in denoising steps."""
 
     step: int
+    """Denoising steps done, over all images of the job."""
     steps: int
-    """Denoising steps done and to do, over all images of the job."""
+    """Denoising steps to do, over all images of the job."""
 
 
 class DetailView(View):
     """Current stage of a running job: that of its least advanced image."""
 
     stage: Stage
+    """Stage that it is in."""
     since: str
+    """Time at which the stage began (RFC 3339)."""
     expected_s: float | None
     """Total time expected of `compiling`, by earlier measurements; null where unknown, and of any
     other stage."""
@@ -61,11 +66,17 @@ class OutputView(View):
     """Output of a job."""
 
     index: int
+    """Place among the job's outputs, from 0."""
     url: str
+    """Path of the file on this server."""
     content_type: str
+    """Media type of the file."""
     width: int
+    """Width in pixels."""
     height: int
+    """Height in pixels."""
     seed: int
+    """Seed that makes this one alone."""
     sha256: str
     """SHA-256 of the file."""
     pixels_sha256: str | None
@@ -73,11 +84,14 @@ class OutputView(View):
     The same for every format and quality, with metadata and without; null of a file that an earlier
     version made."""
     bytes: int
+    """Size of the file."""
     num_frames: int | None
     """Number of frames of a video in one file, as the next two are; null of an image and of a
     single frame."""
     fps: float | None
+    """Frames per second."""
     duration_s: float | None
+    """Length in seconds."""
     base64: str | None = None
     """The file itself, where the request said `output.inline`."""
 
@@ -85,32 +99,51 @@ class OutputView(View):
 class JobView(View):
     """A job: what was asked, how far it is, what came out."""
 
+    model_config = ConfigDict(json_schema_extra=shown(examples.JOB))
+
     id: str
+    """Id by which to ask for it."""
     object: Literal["job"] = "job"
+    """Kind of this object."""
     state: JobState
+    """State that it is in; the last four are ends."""
     model: str
+    """Name of the model in the request."""
     created_at: str
+    """Time at which it was accepted (RFC 3339), as the next two are."""
     started_at: str | None
+    """Time at which a pool began with it last; null before that."""
     finished_at: str | None
+    """Time at which it ended; null before that."""
     progress: ProgressView
+    """Denoising steps done and to do."""
     detail: DetailView | None
     """Null unless it is running, and until its pool has said so."""
     queue: QueueView
+    """Place in the queue, and expected end."""
     request: dict[str, Any]
     """Resolved fields, the seed included; an image is shown by its key in the store."""
     outputs: list[OutputView]
+    """Files that it made; empty until it has succeeded."""
     usage: Usage
+    """Resources that it has used."""
     error: JobError | None
+    """Reason for its failure; null unless it has failed."""
     warnings: list[Warned]
     """Warnings about fields without effect, and prompts that were cut."""
     metadata: dict[str, str]
+    """Names and texts of the request, untouched."""
 
 
 class JobPage(View):
     """A page of a tenant's jobs, newest first."""
 
+    model_config = ConfigDict(json_schema_extra=shown(examples.JOBS))
+
     object: Literal["list"] = "list"
+    """Kind of this object."""
     data: list[JobView]
+    """Jobs, newest first."""
     has_more: bool
     """Whether older ones follow."""
     next: str | None
@@ -120,16 +153,24 @@ class JobPage(View):
 class ModelView(View):
     """A model: what it serves, and whether it does so now."""
 
+    model_config = ConfigDict(json_schema_extra=shown(examples.MODEL))
+
     name: str
+    """Name that requests give it."""
     object: Literal["model"] = "model"
+    """Kind of this object."""
     family: str
+    """Family of networks that it is of."""
     tasks: list[str]
+    """Tasks that it serves, such as `text-to-image`."""
     fields: list[str]
     """Request fields that it serves; any other is refused by name."""
     needs: dict[str, list[Need]]
     """Conditions of a field's effect, by field; where they do not hold a job gets a warning."""
     limits: Bounds
+    """Bounds of its request fields: the stricter of the model's and the server's."""
     defaults: dict[str, Any]
+    """Values of request fields that are left out."""
     task_defaults: dict[str, dict[str, Any]]
     """Defaults of single tasks that differ from `defaults`."""
     schedulers: dict[str, dict[str, Option]]
@@ -145,25 +186,36 @@ class ModelView(View):
     batching: Batching
     """Whether the same request has the same bytes whatever runs beside it."""
     sizes: Sizes
+    """Sizes that it serves."""
     max_lora_rank: int | None
     """Maximum rank that the adapters of one image have together, each rounded up to a multiple of
     16; null: the model takes no adapters."""
     pools: list[str]
+    """Pools that serve it now."""
     ready: bool
+    """Whether at least one of them has finished its warm-up."""
 
 
 class ModelPage(View):
     """The registered models."""
 
+    model_config = ConfigDict(json_schema_extra=shown(examples.MODELS))
+
     object: Literal["list"] = "list"
+    """Kind of this object."""
     data: list[ModelView]
+    """Models by name."""
 
 
 class LoraView(View):
     """An adapter that requests may name."""
 
+    model_config = ConfigDict(json_schema_extra=shown(examples.LORA))
+
     name: str
+    """Name that requests give it."""
     object: Literal["lora"] = "lora"
+    """Kind of this object."""
     model: str
     """Model that it is for."""
     origin: Literal["settings", "upload"]
@@ -189,41 +241,60 @@ class LoraView(View):
 class LoraPage(View):
     """The adapters that the caller's requests may name, by name."""
 
+    model_config = ConfigDict(json_schema_extra=shown(examples.LORAS))
+
     object: Literal["list"] = "list"
+    """Kind of this object."""
     data: list[LoraView]
+    """Adapters by name."""
 
 
 class Health(View):
     """Answer of a process that lives."""
 
+    model_config = ConfigDict(json_schema_extra=shown(examples.HEALTH))
+
     status: Literal["ok"] = "ok"
+    """Always `ok`: another state is an error."""
 
 
 class FieldErrorView(View):
     """A field at fault, with what is wrong with it."""
 
     field: str
+    """Field, parameter or header; a member of a field with a dot: `loras.0.name`."""
     message: str
+    """Message for people: what is wrong with it."""
 
 
 class OpenAIErrorView(View):
     """The same error for clients of the OpenAI kind."""
 
     message: str
+    """Message for people, as `detail`."""
     type: str
+    """Kind of error in OpenAI's terms, such as `invalid_request_error`."""
     param: str | None
+    """First field at fault; null: none in particular."""
     code: str
+    """Kind of the problem, for programs, such as `queue_full`."""
 
 
 class ProblemView(View):
     """RFC 9457, with what was wrong field by field."""
 
     type: str
+    """URI of the kind of problem: `urn:atelier:problem:` and its code."""
     title: str
+    """Title of its status."""
     status: int
+    """Status of the answer."""
     detail: str
+    """Message for people: what happened and what to do."""
     errors: list[FieldErrorView] = Field(default_factory=list)
+    """Fields at fault; left out where it is none of them."""
     error: OpenAIErrorView
+    """The same in the form of OpenAI's API."""
 
 
 def job_url(job_id: str) -> str:

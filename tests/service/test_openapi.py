@@ -32,8 +32,9 @@ def test_the_committed_description_has_not_drifted() -> None:
 
 def test_every_reference_leads_somewhere_and_nothing_is_left_over() -> None:
     document = yaml.safe_load(as_yaml())
-    schemas = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
-    assert references(document) == schemas
+    parts = ((kind, document["components"][kind]) for kind in ("schemas", "examples"))
+    there = {f"#/components/{kind}/{name}" for kind, named in parts for name in named}
+    assert references(document) == there
 
 
 def test_every_error_is_described_in_the_form_of_its_path() -> None:

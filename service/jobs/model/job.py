@@ -61,9 +61,10 @@ class Output(BaseModel):
 class Death(BaseModel):
     """A pool died or stalled with the job: its lease lapsed without a word."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     pool: str
+    """Name of the pool."""
     step: int
     """The last that the pool told of."""
     at: float
@@ -73,10 +74,12 @@ class Death(BaseModel):
 class JobError(BaseModel):
     """Reason for a job's failure: `code` for programs, `message` for people."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     code: ErrorCode
+    """Kind of the failure, for programs."""
     message: str
+    """Message for people: what happened and what to do."""
     deaths: list[Death] = Field(default_factory=list)
     """Deaths of the pools that ran a poisonous job, oldest first."""
 
@@ -89,6 +92,7 @@ class Warned(BaseModel):
     field: str
     """Field of the request; a member of one with a dot: `scheduler.flow_shift`."""
     message: str
+    """Message for people: what became of it, and why."""
 
 
 class Snapshot(BaseModel):
@@ -126,6 +130,7 @@ class Usage(BaseModel):
     """Seconds of these for compiling programs that this job was the first to need, however it ends:
     what is still being compiled then is added when that is over."""
     queue_seconds: float = 0.0
+    """Seconds in the queue, over all attempts."""
 
 
 Stage = Literal["compiling", "loading_adapters", "denoising", "decoding", "storing"]

@@ -22,8 +22,13 @@ from service.routes.compat.door import Door, DoorBody
 from service.routes.compat.entry import entry
 from service.routes.compat.names import Names
 from service.routes.compat.outcome import ended, files
+from service.schemas.examples import shown
 
 PREFIX = "/hf"
+EXAMPLE = {
+    "inputs": "a red circle on a blue background",
+    "parameters": {"num_inference_steps": 4, "seed": 7},
+}
 
 
 class TargetSize(DoorBody):
@@ -50,6 +55,8 @@ class HuggingFaceParameters(DoorBody):
 
 class HuggingFaceRequest(DoorBody):
     """Request of huggingface_hub's `InferenceClient`."""
+
+    model_config = ConfigDict(json_schema_extra=shown(EXAMPLE))
 
     inputs: str
     """The prompt; or an image in base64, where `parameters` has the prompt."""

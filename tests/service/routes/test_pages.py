@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+from html import unescape
 
 import httpx
 import pytest
 
+from service.schemas.examples import GENERATE, JOBS
 from service.schemas.request import GenerateRequest
 
 PATHS = [
@@ -31,7 +34,8 @@ async def test_every_answer_has_a_policy(http: httpx.AsyncClient, path: str) -> 
 async def test_the_reference_runs_no_script_and_loads_nothing(http: httpx.AsyncClient) -> None:
     answer = await http.get("/docs")
     assert answer.status_code == 200
-    assert re.findall(r"<(?:script|link|img|iframe)|\ssrc=|\son\w+=|https?://", answer.text) == []
+    shown = re.sub("<pre>.*?</pre>", "", answer.text, flags=re.DOTALL)  # a text, escaped
+    assert re.findall(r"<(?:script|link|img|iframe)|\ssrc=|\son\w+=|https?://", shown) == []
     assert "script-src" not in answer.headers["content-security-policy"]
     assert "unsafe" not in answer.headers["content-security-policy"]
 
@@ -45,6 +49,15 @@ async def test_the_reference_has_every_request_and_field(http: httpx.AsyncClient
         assert f"<code>{field}</code>" in text
     links = set(re.findall(r'href="#(\w+)"', text))
     assert links and links <= set(re.findall(r' id="(\w+)"', text))
+
+
+async def test_the_reference_shows_what_to_ask_and_what_is_answered(
+    http: httpx.AsyncClient,
+) -> None:
+    text = (await http.get("/docs")).text
+    texts = [unescape(text) for text in re.findall("<pre>(.*?)</pre>", text, re.DOTALL)]
+    shown = [json.loads(text) for text in texts if text.startswith("{")]
+    assert GENERATE in shown and JOBS in shown
 
 
 async def test_there_is_no_other_reference(http: httpx.AsyncClient) -> None:

@@ -11,8 +11,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.errors.problems import Problem
 from service.http.negotiation import JSON
 from service.routes.compat.door import DoorBody
+from service.schemas.examples import PIXEL, shown
 from service.schemas.request import Picture, Text
 
+EXAMPLE = {
+    "prompt": "a (red:1.2) circle on a blue background",
+    "width": 64,
+    "height": 64,
+    "steps": 4,
+    "sampler_name": "Euler",
+    "seed": 7,
+}
 Many = Annotated[int, Field(ge=1, le=1000)]
 
 
@@ -23,7 +32,7 @@ class TextToImage(DoorBody):
     where they would.
     """
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra=shown(EXAMPLE))
 
     prompt: Text = ""
     """Prompt, with `<lora:name:0.8>` for adapters and `(weights:1.2)`."""
@@ -61,6 +70,8 @@ class TextToImage(DoorBody):
 
 class ImageToImage(TextToImage):
     """Request of `img2img`."""
+
+    model_config = ConfigDict(json_schema_extra=shown(EXAMPLE | {"init_images": [PIXEL]}))
 
     init_images: Annotated[list[Picture], Field(min_length=1)]
     """Image to start from, in base64."""

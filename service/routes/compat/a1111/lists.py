@@ -11,12 +11,30 @@ from service.routes.compat.a1111.bodies import A1111Error
 from service.routes.compat.a1111.choice import image_models
 from service.routes.compat.a1111.router import ByKey, router
 from service.routes.compat.a1111.samplers import SAMPLERS, SCHEDULES, Sampler, has
+from service.routes.documented_responses import shows
 
 List = list[dict[str, Any]]
 ERRORS = documents.errors(A1111Error, 401, 422, 503)
+NONE = shows([])
+MODEL = {
+    "title": "sdxl-demo",
+    "model_name": "sdxl-demo",
+    "hash": "9f86d08188",
+    "sha256": "9f86d081884c7d65",
+    "filename": "sdxl-demo",
+}
+SAMPLER = {"name": "Euler", "aliases": ["k_euler"], "options": {}}
+SCHEDULER = {
+    "name": "karras",
+    "label": "Karras",
+    "aliases": [],
+    "default_rho": -1,
+    "need_inner_model": False,
+}
+LORA = {"name": "ink", "alias": "ink", "path": "ink", "metadata": {}}
 
 
-@router.get("/sd-models", responses=ERRORS)
+@router.get("/sd-models", responses=shows([MODEL]) | ERRORS)
 async def sdapi_models(call: ByKey) -> List:
     """List the models that make images."""
     return [_model(spec) for spec in (await image_models(call)).values()]
@@ -33,7 +51,7 @@ def _model(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-@router.get("/samplers", responses=ERRORS)
+@router.get("/samplers", responses=shows([SAMPLER]) | ERRORS)
 async def sdapi_samplers(call: ByKey) -> List:
     """List the samplers that any of the models has."""
     specs = (await image_models(call)).values()
@@ -45,7 +63,7 @@ def _sampler(sampler: Sampler) -> dict[str, Any]:
     return {"name": sampler.name, "aliases": [*sampler.aliases], "options": options}
 
 
-@router.get("/schedulers", responses=ERRORS)
+@router.get("/schedulers", responses=shows([SCHEDULER]) | ERRORS)
 async def sdapi_schedulers(call: ByKey) -> List:
     """List the spacings of steps that there are; a model may have fewer."""
     return [
@@ -60,7 +78,7 @@ async def sdapi_schedulers(call: ByKey) -> List:
     ]
 
 
-@router.get("/loras", responses=ERRORS)
+@router.get("/loras", responses=shows([LORA]) | ERRORS)
 async def sdapi_loras(call: ByKey) -> List:
     """List the adapters that prompts may name as `<lora:name:0.8>`."""
     return [_lora(lora) for lora in await call.front.loras.of(call.tenant) if lora.error is None]
@@ -70,55 +88,55 @@ def _lora(lora: Lora) -> dict[str, Any]:
     return {"name": lora.name, "alias": lora.name, "path": lora.name, "metadata": {}}
 
 
-@router.get("/upscalers", responses=ERRORS)
+@router.get("/upscalers", responses=NONE | ERRORS)
 async def sdapi_upscalers(call: ByKey) -> List:
     """List no upscalers."""
     return []
 
 
-@router.get("/latent-upscale-modes", responses=ERRORS)
+@router.get("/latent-upscale-modes", responses=NONE | ERRORS)
 async def sdapi_latent_upscale_modes(call: ByKey) -> List:
     """List no upscalers of latents."""
     return []
 
 
-@router.get("/sd-vae", responses=ERRORS)
+@router.get("/sd-vae", responses=NONE | ERRORS)
 async def sdapi_vaes(call: ByKey) -> List:
     """List no autoencoders: each model has its own."""
     return []
 
 
-@router.get("/hypernetworks", responses=ERRORS)
+@router.get("/hypernetworks", responses=NONE | ERRORS)
 async def sdapi_hypernetworks(call: ByKey) -> List:
     """List no hypernetworks."""
     return []
 
 
-@router.get("/face-restorers", responses=ERRORS)
+@router.get("/face-restorers", responses=NONE | ERRORS)
 async def sdapi_face_restorers(call: ByKey) -> List:
     """List no restorers of faces."""
     return []
 
 
-@router.get("/prompt-styles", responses=ERRORS)
+@router.get("/prompt-styles", responses=NONE | ERRORS)
 async def sdapi_prompt_styles(call: ByKey) -> List:
     """List no styles of prompts."""
     return []
 
 
-@router.get("/embeddings", responses=ERRORS)
+@router.get("/embeddings", responses=shows({"loaded": {}, "skipped": {}}) | ERRORS)
 async def sdapi_embeddings(call: ByKey) -> dict[str, Any]:
     """List no textual inversions."""
     return {"loaded": {}, "skipped": {}}
 
 
-@router.get("/scripts", responses=ERRORS)
+@router.get("/scripts", responses=shows({"txt2img": [], "img2img": []}) | ERRORS)
 async def sdapi_scripts(call: ByKey) -> dict[str, list[str]]:
     """List no scripts."""
     return {"txt2img": [], "img2img": []}
 
 
-@router.get("/cmd-flags", responses=ERRORS)
+@router.get("/cmd-flags", responses=shows({}) | ERRORS)
 async def sdapi_flags(call: ByKey) -> dict[str, Any]:
     """Return no flags: those of the server are its operator's."""
     return {}

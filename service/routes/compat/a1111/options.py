@@ -15,21 +15,27 @@ from service.routes.compat.a1111.router import ByKey, router
 from service.routes.compat.call import Call
 from service.routes.compat.door import DoorBody
 from service.routes.compat.entry import entry
+from service.routes.documented_responses import shows
+from service.schemas.examples import shown
 
 FIXED: dict[str, Any] = {"samples_format": "png", "CLIP_stop_at_last_layers": 1, "sd_vae": "None"}
 """Options that cannot be changed here."""
+EXAMPLE = {"sd_model_checkpoint": "sdxl-demo"}
+OPTIONS = shows(EXAMPLE | FIXED) | documents.errors(A1111Error, 401, 422, 503)
 
 
 class A1111Options(DoorBody):
     """Options to set: `sd_model_checkpoint`; any other only as it is."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra=shown(EXAMPLE))
 
     sd_model_checkpoint: str | None = None
     """Name of one of `GET /sdapi/v1/sd-models`."""
 
 
-@router.get("/options", responses=documents.errors(A1111Error, 401, 422, 503))
+@router.get(
+    "/options", responses=shows(EXAMPLE | FIXED) | documents.errors(A1111Error, 401, 422, 503)
+)
 async def sdapi_options(call: ByKey) -> dict[str, Any]:
     """Return the options: `sd_model_checkpoint` is the model that this key or address chose."""
     return await _options(call)

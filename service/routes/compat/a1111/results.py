@@ -19,15 +19,23 @@ from service.responses.render import names_of
 from service.routes.compat.a1111.bodies import TextToImage
 from service.routes.compat.call import Call
 from service.routes.compat.outcome import files
+from service.schemas.examples import PIXEL, Example, shown
 
 PICTURES = ("init_images", "mask")
 """Fields that `parameters` leaves out, as there."""
 
 
+EXAMPLE: Example = {
+    "images": [PIXEL],
+    "parameters": {"prompt": "a (red:1.2) circle on a blue background", "steps": 4},
+    "info": '{"all_seeds": [7], "infotexts": ["…"]}',
+}
+
+
 class A1111Images(BaseModel):
     """Answer of `txt2img` and `img2img`."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True, json_schema_extra=shown(EXAMPLE))
 
     images: list[str]
     """Files in base64."""

@@ -1,0 +1,106 @@
+"""Examples of every operation and every error, for openapi.yaml.
+
+A body's example is that of its class (`json_schema_extra`, `schemas.examples.shown`), unless its
+route gives another. An error's is a problem in the form of its path.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from service.errors.forms import ErrorForm, ErrorForms
+from service.errors.problems import (
+    BodyTooLarge,
+    Busy,
+    Conflict,
+    FieldError,
+    Forbidden,
+    Gone,
+    Invalid,
+    JobLate,
+    Malformed,
+    NotAcceptable,
+    NotFound,
+    Problem,
+    RangeNotSatisfiable,
+    Unauthorized,
+    Unavailable,
+    UnsupportedMedia,
+)
+from service.schemas.examples import CANCELED_JOB, QUEUED_JOB, Example
+
+Document = dict[str, Any]
+
+_STEPS = FieldError("steps", "there is no such field; did you mean num_inference_steps?")
+PROBLEMS: Mapping[int, Problem] = {
+    problem.status: problem
+    for problem in (
+        Malformed('the body must be a JSON object, such as {"prompt": "a cat"}'),
+        Unauthorized("this server wants an API key: send the header `Authorization: Bearer atl_…`"),
+        Forbidden("the adapter 'ink' is the operator's, who removes it from the settings"),
+        NotFound("there is no job 'job_0'; it was deleted, has left after its time, or never was"),
+        NotAcceptable("the output is image/png; accept that, or JSON"),
+        Conflict("the Idempotency-Key was used with another body; take a new key"),
+        Gone("the output is no longer stored; make it again", code="output_gone"),
+        BodyTooLarge("the body may have 33554432 bytes; send a smaller image"),
+        UnsupportedMedia("send the body as JSON, with the header Content-Type: application/json"),
+        RangeNotSatisfiable("the output has 2048 bytes"),
+        Invalid([_STEPS]),
+        Busy("the queue of model 'flux-demo' takes no more jobs; try again", retry_after_s=4),
+        Problem("something failed in the service; it has been logged"),
+        Unavailable("the queue cannot be reached; try again", retry_after_s=2),
+        JobLate("the job is not done yet and goes on; ask for /v1/jobs/job_0f8a1c2d3e4b5a69"),
+    )
+}
+"""A problem of each status."""
+NAMED: Mapping[str, Example] = {"QueuedJob": QUEUED_JOB, "CanceledJob": CANCELED_JOB}
+"""Examples that single routes give in place of their body's."""
+
+
+def add_examples(document: Document, forms: ErrorForms) -> None:
+    """Give each body in the document its example, which lies among its components."""
+    components = document["components"]
+    named = {name: {"value": example} for name, example in NAMED.items()}
+    examples = components["examples"] = named | dict(_of_schemas(components["schemas"]))
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            for content in _bodies(operation):
+                _refer(content, examples, _name(content))
+            for status, answer in operation["responses"].items():
+                if int(status) in PROBLEMS:
+                    _add_error(answer, int(status), examples, forms.of(path))
+
+
+def _of_schemas(schemas: Document) -> Iterator[tuple[str, Document]]:
+    """Take the examples out of the schemas."""
+    for name, schema in schemas.items():
+        for example in schema.pop("examples", ())[:1]:
+            yield name, {"value": example}
+
+
+def _bodies(operation: Document) -> Iterator[Document]:
+    """Contents of what is asked and answered, errors aside."""
+    yield from operation.get("requestBody", {}).get("content", {}).values()
+    for status, answer in operation["responses"].items():
+        if int(status) < 400:
+            yield from answer.get("content", {}).values()
+
+
+def _add_error(answer: Document, status: int, examples: Document, form: ErrorForm) -> None:
+    for content in answer.get("content", {}).values():
+        name = f"{_name(content)}{status}"
+        examples[name] = {"value": json.loads(bytes(form(PROBLEMS[status]).body))}
+        _refer(content, examples, name)
+
+
+def _name(content: Document) -> str:
+    """Return the name of the schema that a content refers to; empty: it has one of its own."""
+    return str(content.get("schema", {}).get("$ref", "")).rpartition("/")[2]
+
+
+def _refer(content: Document, examples: Document, name: str) -> None:
+    """Refer to an example by its name, but where the route has given one."""
+    if name in examples and not {"example", "examples"} & content.keys():
+        content["examples"] = {"default": {"$ref": f"#/components/examples/{name}"}}

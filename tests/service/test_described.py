@@ -1,0 +1,173 @@
+"""openapi.yaml says what everything is: a walk over all operations, of every door too."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from service.openapi import as_yaml
+
+Document = dict[str, Any]
+DOCUMENT: Document = yaml.safe_load(as_yaml())
+SCHEMAS = "#/components/schemas/"
+EXAMPLES = "#/components/examples/"
+
+
+def operations(document: Document) -> Iterator[tuple[str, Document]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield f"{method.upper()} {path}", operation
+
+
+def contents(document: Document) -> Iterator[tuple[str, Document]]:
+    """Every body of a request or an answer, with where it is."""
+    for name, operation in operations(document):
+        asked = operation.get("requestBody", {}).get("content", {})
+        yield from ((f"{name}, body, {kind}", content) for kind, content in asked.items())
+        for status, answer in operation["responses"].items():
+            for kind, content in answer.get("content", {}).items():
+                yield f"{name}, {status}, {kind}", content
+
+
+def examples(document: Document, content: Document) -> list[Any]:
+    named = list(content.get("examples", {}).values())
+    found = [
+        document["components"]["examples"][one["$ref"].removeprefix(EXAMPLES)]
+        if "$ref" in one
+        else one
+        for one in named
+    ]
+    values = [one["value"] for one in found]
+    return [*values, content["example"]] if "example" in content else values
+
+
+def needs_no_example(content: Document) -> bool:
+    """Whether it is a file, or nothing."""
+    schema = content["schema"]
+    return schema.get("format") == "binary" or schema in ({}, {"type": "null"})
+
+
+def properties(schema: Any, where: str) -> Iterator[tuple[str, Document]]:
+    """Every property below a schema, with where it is."""
+    if isinstance(schema, list):
+        for item in schema:
+            yield from properties(item, where)
+    elif isinstance(schema, dict):
+        for name, field in schema.get("properties", {}).items():
+            yield f"{where}.{name}", field
+            yield from properties(field, f"{where}.{name}")
+        for name in ("items", "additionalProperties", "anyOf", "oneOf", "allOf", "prefixItems"):
+            yield from properties(schema.get(name), where)
+
+
+def undescribed_fields(document: Document) -> list[str]:
+    """Remedy: a docstring below the field, in a class with `use_attribute_docstrings`."""
+    schemas = document["components"]["schemas"].items()
+    return [
+        where
+        for name, schema in schemas
+        for where, field in properties(schema, name)
+        if not field.get("description")
+    ]
+
+
+def undescribed_schemas(document: Document) -> list[str]:
+    """Remedy: a docstring of the class."""
+    schemas = document["components"]["schemas"].items()
+    return [name for name, schema in schemas if not schema.get("description")]
+
+
+def undescribed_parameters(document: Document) -> list[str]:
+    """Remedy: `Query(description=…)`, `Path(description=…)`, or in `documented_responses`."""
+    return [
+        f"{name}, {parameter['name']}"
+        for name, operation in operations(document)
+        for parameter in operation.get("parameters", ())
+        if not parameter.get("description")
+    ]
+
+
+def undescribed_operations(document: Document) -> list[str]:
+    """Remedy: a docstring of the route's function."""
+    return [
+        name
+        for name, operation in operations(document)
+        if not (operation.get("description") and operation.get("summary"))
+    ]
+
+
+def undescribed_headers(document: Document) -> list[str]:
+    return [
+        f"{name}, {status}, {header}"
+        for name, operation in operations(document)
+        for status, answer in operation["responses"].items()
+        for header, said in answer.get("headers", {}).items()
+        if not said.get("description")
+    ]
+
+
+def bodies_without_example(document: Document) -> list[str]:
+    """Remedy: `model_config = ConfigDict(json_schema_extra=shown(EXAMPLE))` in the body's class,
+    or `example` beside the schema in the route's description."""
+    return [
+        where
+        for where, content in contents(document)
+        if not needs_no_example(content) and not examples(document, content)
+    ]
+
+
+def wrong_examples(document: Document) -> list[str]:
+    """Remedy: an example that its schema allows."""
+    root = {"components": document["components"]}
+    return [
+        f"{where}: {error.json_path} {error.message}"
+        for where, content in contents(document)
+        for example in examples(document, content)
+        if isinstance(example, dict)
+        for error in Draft202012Validator(content["schema"] | root).iter_errors(example)
+    ]
+
+
+RULES = [
+    undescribed_fields,
+    undescribed_schemas,
+    undescribed_parameters,
+    undescribed_operations,
+    undescribed_headers,
+    bodies_without_example,
+    wrong_examples,
+]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_nothing_is_left_unsaid(rule: Callable[[Document], list[str]]) -> None:
+    assert rule(DOCUMENT) == [], rule.__doc__
+
+
+def test_what_is_left_unsaid_is_found() -> None:
+    document = copy.deepcopy(DOCUMENT)
+    listed = document["paths"]["/v1/jobs"]["get"]
+    del listed["parameters"][0]["description"]
+    del listed["description"]
+    del listed["responses"]["200"]["content"]["application/json"]["examples"]
+    schemas = document["components"]["schemas"]
+    del schemas["JobView"]["properties"]["state"]["description"]
+    del schemas["Usage"]["description"]
+    document["components"]["examples"]["JobView"]["value"]["state"] = "done"
+    generate = document["paths"]["/v1/generate"]["post"]
+    del generate["responses"]["202"]["headers"]["Location"]["description"]
+    found = [rule(document) for rule in RULES]
+    assert found[:-1] == [
+        ["JobView.state"],
+        ["Usage"],
+        ["GET /v1/jobs, limit"],
+        ["GET /v1/jobs"],
+        ["POST /v1/generate, 202, Location"],
+        ["GET /v1/jobs, 200, application/json"],
+    ]
+    assert "'done' is not one of" in found[-1][0]
