@@ -67,6 +67,12 @@ async def read(redis: Redis, job_id: str, after: int) -> Page:
     return Page(tuple(found), int(last or 0), JobState(state) if state else None)
 
 
+async def newest_preview(redis: Redis, job_id: str) -> str | None:
+    """Return a job's newest preview, as a data URI; None: there is none yet, or no more."""
+    found: Any = await redis.xrevrange(keys.previews(job_id), count=1)
+    return str(_event(*found[0]).data["preview"]) if found else None
+
+
 def _event(entry_id: str, fields: dict[str, str]) -> Event:
     return Event(entry_id.partition("-")[0], fields["name"], json.loads(fields["data"]))
 

@@ -182,6 +182,10 @@ class Producer(Calls):
         """Events after that id as they happen; ends after an end state's event, and on `close`."""
         return events.follow(self._redis, self._subscriber, job_id, after)
 
+    async def newest_preview(self, job_id: str) -> str | None:
+        """Return a job's newest preview, as a data URI; None: there is none yet, or no more."""
+        return await events.newest_preview(self._redis, job_id)
+
     async def models(self) -> dict[str, ModelStatus]:
         """Return every registered model by name."""
         return await self._run(producer.ReadModels())

@@ -27,5 +27,22 @@ ASKED: dict[str, Asked] = {
     "/hf/{model} of an image": Asked(
         f"/hf/{MODEL}", {"inputs": IMAGE, "parameters": {"prompt": "a cat"}}
     ),
+    "/sdapi/v1/txt2img": Asked(
+        "/sdapi/v1/txt2img",
+        {
+            "prompt": "a cat",
+            "seed": -1,
+            "sampler_name": "Euler",
+            "scheduler": "Simple",
+            "override_settings": {"sd_model_checkpoint": MODEL, "sd_vae": "None"},
+            "alwayson_scripts": {"ADetailer": {"args": [False]}},
+            "styles": [],
+        },
+    ),
+    "/sdapi/v1/img2img": Asked(
+        "/sdapi/v1/img2img", {"prompt": "a", "init_images": [IMAGE], "denoising_strength": 0.5}
+    ),
+    "/sdapi/v1/options": Asked("/sdapi/v1/options", {"sd_model_checkpoint": MODEL}),
+    "/sdapi/v1/png-info": Asked("/sdapi/v1/png-info", {"image": IMAGE}),
 }
 """One good request of each operation that has a body; more of one by a word behind its path."""

@@ -41,13 +41,19 @@ CLOSED = [
     ("GET", "/v1/jobs/ID/events"),
     ("GET", "/v1/jobs/ID/outputs/0"),
     ("POST", f"/hf/{MODEL}"),
-    *(("POST", f"/sdapi/v1/{name}") for name in ("txt2img", "img2img", "options")),
+    *(
+        ("POST", f"/sdapi/v1/{name}")
+        for name in (
+            *("txt2img", "img2img", "options", "png-info", "interrupt", "skip"),
+            *("refresh-checkpoints", "refresh-loras"),
+        )
+    ),
     *(
         ("GET", f"/sdapi/v1/{name}")
         for name in (
             *("options", "sd-models", "samplers", "schedulers", "loras", "upscalers", "sd-vae"),
             *("latent-upscale-modes", "hypernetworks", "face-restorers", "prompt-styles"),
-            *("embeddings", "scripts", "cmd-flags"),
+            *("embeddings", "scripts", "cmd-flags", "progress"),
         )
     ),
 ]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from service.routes.compat.a1111 import generate, lists, options
+from service.routes.compat.a1111 import generate, lists, options, png_info, progress
 from service.routes.compat.a1111.bodies import A1111Error, ImageToImage, TextToImage, error_form
 from service.routes.compat.a1111.results import A1111Images
 from service.routes.compat.a1111.router import PREFIX, router
 from service.routes.compat.door import Door
 
-ROUTES = (generate, options, lists)
+ROUTES = (generate, options, lists, progress, png_info)
 """Modules that add their routes to the router."""
 
 DOOR = Door(
     router,
-    bodies=(TextToImage, ImageToImage, options.A1111Options, A1111Images, A1111Error),
+    bodies=(
+        TextToImage,
+        ImageToImage,
+        options.A1111Options,
+        png_info.A1111PngInfo,
+        A1111Images,
+        A1111Error,
+    ),
     error_forms={PREFIX: error_form},
 )

@@ -140,3 +140,13 @@ async def sdapi_scripts(call: ByKey) -> dict[str, list[str]]:
 async def sdapi_flags(call: ByKey) -> dict[str, Any]:
     """Return no flags: those of the server are its operator's."""
     return {}
+
+
+@router.post("/refresh-checkpoints", responses=ERRORS)
+async def sdapi_refresh_models(call: ByKey) -> None:
+    """Do nothing: lists are never older than `server.models_age_s`."""
+
+
+@router.post("/refresh-loras", responses=ERRORS)
+async def sdapi_refresh_loras(call: ByKey) -> None:
+    """Do nothing: lists are never older than `server.models_age_s`."""

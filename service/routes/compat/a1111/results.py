@@ -59,7 +59,7 @@ async def answer(call: Call, asked: TextToImage, spec: ModelSpec, job: Job) -> R
     except BaseException:
         hold.close()
         raise
-    content = body.model_dump_json().encode()
+    content = json.dumps(body.model_dump()).encode()  # ASCII: a field may be half a character
     return HeldResponse(content, hold, headers=names_of(job), media_type=JSON)
 
 

@@ -1,0 +1,71 @@
+"""`png-info`: what a file says of how it was made, whoever wrote it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from models.spec.image_files import ImageFileError
+from service.admission.request_images import from_base64
+from service.errors.problems import FieldError, Invalid
+from service.http.negotiation import JSON
+from service.recipes.files import read_parameters
+from service.recipes.parameters import parse_parameters
+from service.routes.compat import documents
+from service.routes.compat.a1111.bodies import A1111Error
+from service.routes.compat.a1111.router import ByKey, router
+from service.routes.compat.call import Call
+from service.routes.compat.door import DoorBody
+from service.routes.compat.entry import entry
+from service.schemas.request import Picture
+
+
+class A1111PngInfo(DoorBody):
+    """File to read."""
+
+    image: Picture
+    """PNG, JPEG or WebP in base64."""
+
+
+class A1111FileInfo(BaseModel):
+    """Texts that a file holds."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    info: str
+    """Text `parameters`; empty where the file has none."""
+    items: dict[str, str]
+    """The text by its name."""
+    parameters: dict[str, Any]
+    """The same by AUTOMATIC1111's names."""
+
+
+@router.post(
+    "/png-info",
+    responses=documents.errors(A1111Error, *documents.ADMITTING),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {JSON: documents.schema_of(A1111PngInfo)},
+        }
+    },
+)
+async def sdapi_png_info(call: ByKey) -> A1111FileInfo:
+    """Read the parameters in an image file."""
+    async with entry(call) as entering:
+        asked = await entering.json(A1111PngInfo)
+        text = await _parameters(call, asked.image) or ""
+    items = {"parameters": text} if text else {}
+    return A1111FileInfo(info=text, items=items, parameters=parse_parameters(text) if text else {})
+
+
+async def _parameters(call: Call, image: str) -> str | None:
+    """Text of a file that has been decoded in a process of its own. Raises: Invalid."""
+    try:
+        data = await asyncio.to_thread(from_base64, image)
+        await call.front.images.check(data, call.client)
+    except ImageFileError as error:
+        raise Invalid([FieldError("image", str(error))]) from error
+    return await asyncio.to_thread(read_parameters, data)

@@ -1,0 +1,99 @@
+"""`progress`, `interrupt` and `skip`: of the jobs that the sender itself waits for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Query
+from pydantic import BaseModel, ConfigDict
+
+from service.errors.problems import Unservable
+from service.jobs.model.job import Job, JobState
+from service.routes.compat import documents
+from service.routes.compat.a1111.bodies import A1111Error
+from service.routes.compat.a1111.router import ByKey, router
+from service.routes.compat.call import Call
+
+ERRORS = documents.errors(A1111Error, 401, 422, 503)
+
+
+class A1111Progress(BaseModel):
+    """Progress of the job that runs, or is the first to."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    progress: float
+    """Share of the steps that are done; 0 where nothing runs."""
+    eta_relative: float
+    """Seconds until it is done; 0 where that is unknown."""
+    state: dict[str, Any]
+    """Step of the job, and number of jobs."""
+    current_image: str | None
+    """Newest preview in base64; null before the first."""
+    textinfo: str | None
+    """Stage of the job."""
+
+
+@router.get("/progress", responses=ERRORS)
+async def sdapi_progress(
+    call: ByKey,
+    skip_current_image: Annotated[
+        bool, Query(description="Whether to leave out the preview.")
+    ] = False,
+) -> A1111Progress:
+    """Return how far the job is that this key or address waits for."""
+    jobs = await _jobs(call)
+    if not jobs:
+        return _idle()
+    preview = None if skip_current_image else await call.front.queue.newest_preview(jobs[0].id)
+    _, eta_s = await call.front.costs.place(jobs[0])
+    return _progress(jobs, eta_s, preview)
+
+
+@router.post("/interrupt", responses=ERRORS)
+async def sdapi_interrupt(call: ByKey) -> dict[str, Any]:
+    """Cancel the job that this key or address waits for; its own request is answered with 409."""
+    for job in (await _jobs(call))[:1]:
+        await call.front.queue.cancel(job.id)
+    return {}
+
+
+@router.post("/skip", responses=ERRORS)
+async def sdapi_skip(call: ByKey) -> None:
+    """Cancel the job, where it is of one image: those of several cannot be skipped singly."""
+    for job in (await _jobs(call))[:1]:
+        if job.images > 1:
+            said = f"no one of {job.images} images can be skipped; interrupt ends them all"
+            raise Unservable(said)
+        await call.front.queue.cancel(job.id)
+
+
+async def _jobs(call: Call) -> list[Job]:
+    """The unended jobs that the sender waits for: those that run first, then as they came."""
+    ids = await call.front.queue.at_door(call.sender)
+    found = [await call.front.queue.get(job_id) for job_id in ids]
+    jobs = [job for job in found if job and not job.state.ended and job.tenant == call.tenant]
+    return sorted(jobs, key=lambda job: job.state is not JobState.RUNNING)
+
+
+def _idle() -> A1111Progress:
+    state = {"job_count": 0, "sampling_step": 0, "sampling_steps": 0, **_flags("")}
+    return A1111Progress(progress=0, eta_relative=0, state=state, current_image=None, textinfo=None)
+
+
+def _progress(jobs: list[Job], eta_s: float | None, preview: str | None) -> A1111Progress:
+    job = jobs[0]
+    timestamp = str(int(job.created_at))
+    steps = {"sampling_step": job.step, "sampling_steps": job.steps}
+    return A1111Progress(
+        progress=job.step / job.steps if job.steps else 0,
+        eta_relative=eta_s or 0,
+        state={"job_count": len(jobs), **steps, **_flags(job.id), "job_timestamp": timestamp},
+        current_image=preview.partition(",")[2] if preview else None,
+        textinfo=job.detail.stage if job.detail else job.state.value,
+    )
+
+
+def _flags(job: str) -> dict[str, Any]:
+    flags = dict.fromkeys(("skipped", "interrupted", "stopping_generation"), False)
+    return {**flags, "job": job, "job_no": 0, "job_timestamp": "0"}

@@ -1,0 +1,109 @@
+"""Progress and interruption: of one's own jobs, by webuiapi itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from redis.asyncio import Redis
+from webuiapi import WebUIApi
+
+from service.auth.api_keys import ApiKeys
+from service.jobs.model.job import JobState
+from service.jobs.queue import Queue
+from service.settings.settings import Settings
+from tests.service.eventually import eventually
+from tests.service.standin import StandIn
+from tests.service.test_keys import with_keys
+
+ASKED = "/sdapi/v1/txt2img"
+PROGRESS = "/sdapi/v1/progress"
+
+
+async def test_nothing_runs(api: WebUIApi, pool: StandIn) -> None:
+    await asyncio.to_thread(api.util_wait_for_ready)
+    told = await asyncio.to_thread(api.get_progress)
+    assert (told["progress"], told["current_image"]) == (0, None)
+    assert await asyncio.to_thread(api.interrupt) == {}
+    assert await asyncio.to_thread(api.skip) is None
+
+
+async def test_progress_has_a_preview_and_ends_with_the_job(
+    api: WebUIApi, wire: httpx.AsyncClient, pool: StandIn
+) -> None:
+    pool.may_finish.clear()
+    body = {"prompt": "a", "steps": 4}
+    asking = asyncio.create_task(wire.post(ASKED, json=body))
+    await pool.has_claimed.wait()
+
+    async def is_told() -> bool:
+        return bool((await asyncio.to_thread(api.get_progress))["progress"] == 1.0)
+
+    await eventually(is_told)
+    told = await asyncio.to_thread(api.get_progress)
+    assert told["current_image"] == "AA=="
+    state = told["state"]
+    assert (state["sampling_step"], state["sampling_steps"], state["job_count"]) == (4, 4, 1)
+    bare = (await wire.get(PROGRESS, params={"skip_current_image": True})).json()
+    assert bare["current_image"] is None and bare["progress"] == 1.0
+    pool.may_finish.set()
+    assert (await asking).status_code == 200
+    assert (await asyncio.to_thread(api.get_progress))["state"]["job_count"] == 0
+
+
+@pytest.mark.parametrize("way", ["interrupt", "skip"])
+async def test_a_job_is_interrupted(
+    api: WebUIApi, wire: httpx.AsyncClient, pool: StandIn, queue: Queue, way: str
+) -> None:
+    pool.may_finish.clear()
+    asking = asyncio.create_task(wire.post(ASKED, json={"prompt": "a"}))
+    await pool.has_claimed.wait()
+    await asyncio.to_thread(getattr(api, way))
+    answer = await asking
+    assert answer.status_code == 409 and answer.json()["error"] == "job_canceled"
+    job = await queue.get(pool.seen[0].id)
+    assert job is not None and job.state is JobState.CANCELED
+    pool.may_finish.set()
+
+
+async def test_one_of_several_images_cannot_be_skipped(
+    wire: httpx.AsyncClient, pool: StandIn
+) -> None:
+    pool.may_finish.clear()
+    asking = asyncio.create_task(wire.post(ASKED, json={"prompt": "a", "n_iter": 2}))
+    await pool.has_claimed.wait()
+    answer = await wire.post("/sdapi/v1/skip")
+    assert answer.status_code == 422 and "interrupt" in answer.json()["detail"]
+    pool.may_finish.set()
+    assert (await asking).status_code == 200
+
+
+class TestOfOthers:
+    @pytest.fixture
+    async def keys(self, redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:
+        keys = ApiKeys(Redis.from_url(redis_url, decode_responses=True))
+        yield keys
+        await keys.close()
+
+    @pytest.fixture
+    def settings(self, settings: Settings, redis_url: str) -> Settings:
+        return with_keys(settings, redis_url)
+
+    @pytest.mark.parametrize("tenant", ["acme", "zoo"])
+    async def test_nobody_sees_or_ends_anothers_job(
+        self, wire: httpx.AsyncClient, keys: ApiKeys, pool: StandIn, tenant: str
+    ) -> None:
+        """Neither another tenant nor another key of the same one."""
+        pool.may_finish.clear()
+        mine = ("a", (await keys.create("acme"))[1])
+        theirs = ("a", (await keys.create(tenant))[1])
+        asking = asyncio.create_task(wire.post(ASKED, json={"prompt": "a"}, auth=mine))
+        await pool.has_claimed.wait()
+        assert (await wire.get(PROGRESS, auth=mine)).json()["state"]["job_count"] == 1
+        seen = (await wire.get(PROGRESS, auth=theirs)).json()
+        assert (seen["state"]["job_count"], seen["progress"], seen["current_image"]) == (0, 0, None)
+        assert (await wire.post("/sdapi/v1/interrupt", auth=theirs)).status_code == 200
+        pool.may_finish.set()
+        assert (await asking).status_code == 200
