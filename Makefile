@@ -28,6 +28,9 @@ LIVES ?= 3000
 KUSTOMIZE ?= $(if $(shell command -v kubectl),kubectl kustomize,kustomize build)
 # It pins a hundred packages that are nobody else's business.
 CHECKOV := .venv-checkov
+# Clients that the tests run, and that do not go together with what Atelier needs.
+LITELLM := .venv-litellm
+NODE := tests/clients/node
 
 # Some machines set it; then each of the many processes would compile its modules for itself.
 unexport PYTHONDONTWRITEBYTECODE
@@ -53,7 +56,7 @@ packages = @$(BIN)/python -m tools.packages $(1) > $(CHOSEN) && \
 	exit 1; }
 endif
 
-.PHONY: install demo test check test-newest newest fresh lint lint-deploy format docs wheel openapi reference rules dashboards pictures \
+.PHONY: install demo test check clients test-newest newest fresh lint lint-deploy format docs wheel openapi reference rules dashboards pictures \
   locks lives load chaos compare gpu gpu-wheels train images-check quality tpu-schedule clean
 
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one; NEWEST=1
@@ -61,7 +64,7 @@ install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or t
 demo: $(INSTALLED) ## the whole system with the demo model, and a first picture
 	@$(BIN)/python -m deploy.local.demo $(ARGS)
 
-test: $(RAN)-test ## every test
+test: $(RAN)-test clients ## every test
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: lint ## style, types, and the tests that need no compilation, process or browser: minutes
@@ -79,6 +82,8 @@ fresh: # removes an environment of another Python or of another pyproject.toml
 	@now="$$($(PYTHON) -c 'import sys; print(sys.base_prefix, sys.version)' && cksum pyproject.toml)" && \
 	if [ "$$(cat $(VENV)/.of 2>/dev/null)" != "$$now" ]; then \
 		rm -rf $(VENV) && mkdir -p $(VENV) && echo "$$now" > $(VENV)/.of; fi
+
+clients: $(LITELLM)/.ran $(NODE)/node_modules/.ran # programs of other people that the tests run
 
 lint: $(RAN)-test ## style, formatting and types, changing nothing
 	$(BIN)/ruff check
@@ -157,7 +162,7 @@ images-check: $(RAN)-test ## build and start the images without Docker, as root;
 	$(BIN)/python -m tests.deploy.docker.check $(IMAGES)
 
 clean: ## what was built and made here
-	rm -rf $(VENV) .venv-python* $(CHECKOV) .atelier build dist *.egg-info
+	rm -rf $(VENV) .venv-python* $(CHECKOV) $(LITELLM) $(NODE)/node_modules .atelier build dist *.egg-info
 
 $(RAN)-python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
@@ -175,6 +180,16 @@ $(INSTALLED): pyproject.toml deploy/packages.lock $(RAN)-python
 $(CHECKOV)/.ran: $(RAN)-python
 	@$(PYTHON) -m venv $(CHECKOV)
 	$(CHECKOV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile checkov==3.3.30
+	@touch $@
+
+$(LITELLM)/.ran: tests/clients/litellm.txt | $(RAN)-python
+	@$(PYTHON) -m venv $(LITELLM)
+	$(LITELLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement $<
+	@touch $@
+
+$(NODE)/node_modules/.ran: $(NODE)/package-lock.json
+	@if command -v npm >/dev/null; then npm ci --prefix $(NODE) --ignore-scripts --no-audit --no-fund --silent; \
+	else echo "npm is not here: the tests of its client are skipped"; mkdir -p $(@D); fi
 	@touch $@
 
 $(RAN)-train: $(INSTALLED)
