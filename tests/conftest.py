@@ -38,8 +38,9 @@ KINDS: dict[str, tuple[str, ...]] = {
         *("workers/profiling", "workers/programs", "deploy/bench/engine"),
     ),
     "processes": (
-        *("chaos", "clients", "e2e", "load", "deploy/bench/serving", "deploy/docker", "deploy/local"),
-        *("deploy/watching", "packaging", "workers/health", "workers/multihost", "workers/pool"),
+        *("chaos", "clients", "e2e", "load", "packaging", "deploy/bench/serving"),
+        *("deploy/docker", "deploy/local", "deploy/watching"),
+        *("workers/health", "workers/multihost", "workers/pool"),
         *("service/jobs/test_secure.py", "service/test_attacks.py", "service/test_bodies.py"),
         *("service/test_conformance.py", "service/test_image_attacks.py", "service/test_server.py"),
         *("service/routes/test_health.py", "service/http/test_connection_limits.py"),
