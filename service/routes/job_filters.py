@@ -30,7 +30,7 @@ After = Annotated[Timestamp | None, Query(description="Only jobs whose `created_
 Before = Annotated[Timestamp | None, Query(description="Only jobs whose `created_at` is earlier.")]
 
 
-def filter_of_query(
+async def filter_of_query(
     state: State = None,
     model: Model = None,
     metadata_key: Key = None,

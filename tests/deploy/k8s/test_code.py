@@ -15,7 +15,7 @@ from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES
 
 import atelier
 from deploy.cli import serve, worker
-from service.routes import include
+from service import routing
 from service.settings.section import ConfigError
 from service.settings.settings import load_settings
 from tests.deploy.k8s.objects import environment, exists, gaps, of_kind, pods_of
@@ -42,8 +42,9 @@ FILES_OF_THE_SECRET = {"password", "ca.pem"}
 
 
 def app_paths() -> set[str]:
-    """Of the front end: every router of `service.routes`, and FastAPI's own pages."""
-    routers = [part.router for part in vars(include).values() if hasattr(part, "router")]
+    """Of the front end: every router of its own, those of doors, and FastAPI's own pages."""
+    parts = [part for part in vars(routing).values() if hasattr(part, "router")]
+    routers = [part.router for part in (*parts, *routing.DOORS)]
     own = {route.path for router in routers for route in router.routes}
     return own | {"/docs", "/openapi.json"}
 

@@ -17,7 +17,7 @@ ROUTERS = (
     *(door.router for door in DOORS),
 )
 ROUTES = [
-    (method, re.sub(r"\{[^}]*\}", "0", route.path))
+    (method, re.sub(r"\{[^}]*\}", "x", route.path.replace("{index}", "0")))
     for router in ROUTERS
     for route in router.routes
     if isinstance(route, APIRoute)
