@@ -30,7 +30,12 @@ NAMES = Names(
 
 
 def translated(asked: TextToImage, spec: ModelSpec) -> dict[str, Any]:
-    """Return a request in our fields. Raises: Invalid."""
+    """Return a request in our fields, without `cfg_scale` for a model that has no guidance.
+
+    Clients send it with every request, whatever the model is.
+
+    Raises: Invalid.
+    """
     neutral.check(asked, has_mask=isinstance(asked, ImageToImage) and bool(asked.mask))
     sampler = asked.sampler_name or asked.sampler_index
     prompt, loras = without_adapters(asked.prompt)
@@ -42,7 +47,7 @@ def translated(asked: TextToImage, spec: ModelSpec) -> dict[str, Any]:
         "width": asked.width,
         "height": asked.height,
         "num_inference_steps": asked.steps,
-        "guidance_scale": asked.cfg_scale,
+        "guidance_scale": asked.cfg_scale if "guidance_scale" in spec.fields else None,
         "seed": asked.seed if asked.seed != -1 else None,
         "num_images": asked.batch_size * asked.n_iter,
         "scheduler": scheduler_of(spec, sampler, asked.scheduler),

@@ -13,7 +13,9 @@ import pytest
 from PIL import Image
 from webuiapi import WebUIApi
 
-from tests.service.standin import MODEL, SIZE_PX, StandIn, picture
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
+from tests.service.standin import MODEL, SIZE_PX, SPEC, StandIn, picture
 
 OPEN_WEBUI = {
     "prompt": "a cat",
@@ -112,6 +114,17 @@ async def test_info_has_a_text_of_parameters_for_each_image(api: WebUIApi, sdxl:
     first, second = result.info["infotexts"]
     assert first.startswith("a cat\nSteps: 3, Sampler: Euler, ") and "Seed: 7" in first
     assert "Seed: 8" in second and "Size: 64x64" in second
+
+
+async def test_cfg_scale_is_left_out_of_a_model_without_guidance(
+    queue: Queue, store: Store, api: WebUIApi
+) -> None:
+    defaults = {name: value for name, value in SPEC.defaults.items() if name != "guidance_scale"}
+    fields = SPEC.fields - {"guidance_scale"}
+    plain = SPEC.model_copy(update={"fields": fields, "defaults": defaults})
+    async with StandIn(queue, store, plain) as pool:
+        await asyncio.to_thread(api.txt2img, prompt="a", width=64, height=64, cfg_scale=7)
+    assert "guidance_scale" not in pool.seen[0].request
 
 
 async def test_a_seed_of_minus_one_is_drawn(api: WebUIApi, sdxl: StandIn) -> None:
