@@ -42,14 +42,18 @@ def pipeline(request: pytest.FixtureRequest, family: str, folder: Path) -> Pipel
 
 
 def mixed(family: str) -> list[Fields]:
-    """Eight of other lengths, prompts and guidance, some of a preset with a step cache."""
+    """Eight of other lengths, prompts and guidance, some of a preset with a step cache.
+
+    Two have weights: their prompts share batches with plain ones.
+    """
     base = SUITE[family].least_request
     quality = "cached" if SUITE[family].step_caches else "exact"
     return [
         {
             **base,
             "seed": seed,
-            "prompt": ("a red circle", "a star", "", "a blue star on green")[seed % 4],
+            "prompt": ("a red circle", "a star", "", "a (blue:1.4) [star] on green")[seed % 4],
+            "prompt_syntax": "weighted" if seed % 4 == 3 else "plain",
             "num_inference_steps": 4 + seed,
             "guidance_scale": base["guidance_scale"] + seed,
             "quality": quality if seed % 2 else "exact",

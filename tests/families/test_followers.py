@@ -50,7 +50,8 @@ def abstract(source: Path) -> Pipeline:
 
 
 def requests(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
-    """Every scheduler and every preset with a negative prompt; the first of both without."""
+    """Every scheduler and every preset with a negative prompt; the first of both without, and with
+    weights."""
     spec = pipeline.spec
     names = [name for name in spec.schedulers if name.islower()]
     wishes = [
@@ -62,6 +63,8 @@ def requests(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
     entry = SUITE[spec.family]
     for guidance, more in [(entry.unguided, {}), *product([entry.guided], wishes + presets)]:
         yield {**spec.defaults, **FEW, **guidance, **more}
+    weighted = {"prompt_syntax": "weighted", "prompt": "a (red:1.2) circle BREAK [star]"}
+    yield {**spec.defaults, **FEW, **entry.unguided, **weighted}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,83 @@
+"""Prompts with weights under every layout, and beside plain ones in the engine's buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models import registry
+from models.interface.pipeline import Pipeline, Prepared, PyTree
+from tests.families.suite import SUITE
+from tests.families.test_drawing import LATENTS, LAYOUTS
+from tests.parallel.layouts import denoise, layout
+
+WEIGHTED: Mapping[str, Any] = {
+    "prompt_syntax": "weighted",
+    "prompt": "a (red:1.4) [circle]",
+    "negative_prompt": "(a blue:0.6) square",
+}
+CHUNKS: Mapping[str, Any] = {**WEIGHTED, "prompt": "a (red:1.4) circle BREAK [star] BREAK (blue)"}
+SPLIT = ("cfg 2", "ulysses 4", "tensor 2", "fsdp 2, cfg 2, tensor 2")
+"""Layouts that split what chunks make longer, each in its own way."""
+
+
+@pytest.fixture(scope="module")
+def pipeline(family: str, folder: Path) -> Pipeline:
+    return registry.load(family, str(folder), "float32", {})
+
+
+def prepared(pipeline: Pipeline, changes: Mapping[str, Any]) -> Prepared:
+    request = {**pipeline.spec.defaults, **SUITE[pipeline.spec.family].request, **changes}
+    return pipeline.prepare(request, {})
+
+
+def encoded(pipeline: Pipeline, one: Prepared, **sizes: Any) -> PyTree:
+    """The row before its first step."""
+    return next(denoise(pipeline, one, layout(**sizes)))
+
+
+@pytest.fixture(scope="module")
+def by_one_device(pipeline: Pipeline) -> PyTree:
+    return encoded(pipeline, prepared(pipeline, WEIGHTED))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_encodes_what_one_device_encodes(
+    name: str, pipeline: Pipeline, by_one_device: PyTree
+) -> None:
+    found = encoded(pipeline, prepared(pipeline, WEIGHTED), **LAYOUTS[name])
+    for leaf in {"prompt_embeds", "pooled_embeds"} & by_one_device.keys():
+        expected = np.asarray(by_one_device[leaf])
+        assert gap(found[leaf], expected) < LATENTS
+
+
+def test_weights_are_seen(pipeline: Pipeline, by_one_device: PyTree) -> None:
+    """The bound tells a weighted prompt from a plain one of the same words."""
+    words = {"prompt": "a red circle", "negative_prompt": "a blue square"}
+    plain = encoded(pipeline, prepared(pipeline, {**WEIGHTED, **words}))
+    for prompt in (0, 1):
+        expected = np.asarray(by_one_device["prompt_embeds"][prompt])
+        assert gap(plain["prompt_embeds"][prompt], expected) > 100 * LATENTS
+
+
+@pytest.mark.parametrize("family", ["sdxl"], indirect=True)
+def test_a_layout_draws_chunks_as_one_device_does(pipeline: Pipeline) -> None:
+    one = prepared(pipeline, CHUNKS)
+    assert one.inputs["ids"].shape[1] == 3
+    expected = latents(pipeline, one)
+    for name in SPLIT:
+        for found, own in zip(latents(pipeline, one, **LAYOUTS[name]), expected, strict=True):
+            assert gap(found, own) < LATENTS, name
+
+
+def latents(pipeline: Pipeline, one: Prepared, **sizes: Any) -> list[np.ndarray]:
+    *rows, _ = denoise(pipeline, one, layout(**sizes))
+    return [np.asarray(row["latents"]) for row in rows]
+
+
+def gap(found: Any, expected: np.ndarray) -> float:
+    return float(np.abs(np.asarray(found) - expected).max() / np.abs(expected).max())
