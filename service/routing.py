@@ -10,9 +10,10 @@ from service.http.query_parameters import check_query
 from service.routes import generate, health, jobs, loras, models, pages
 from service.routes.compat import hugging_face
 from service.routes.compat.a1111 import door as a1111
+from service.routes.compat.replicate import door as replicate
 from service.routes.documented_responses import problems
 
-DOORS = (hugging_face.DOOR, a1111.DOOR)
+DOORS = (hugging_face.DOOR, a1111.DOOR, replicate.DOOR)
 """Other clients' APIs."""
 
 

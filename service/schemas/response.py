@@ -322,9 +322,9 @@ def view_job(
         id=job.id,
         state=job.state,
         model=str(job.request.get("model", job.model)),
-        created_at=_time(job.created_at),
-        started_at=_time(job.started_at) if job.started_at else None,
-        finished_at=_time(job.finished_at) if job.finished_at else None,
+        created_at=timestamp(job.created_at),
+        started_at=timestamp(job.started_at) if job.started_at else None,
+        finished_at=timestamp(job.finished_at) if job.finished_at else None,
         progress=ProgressView(step=job.step, steps=job.steps),
         detail=_view_detail(job.detail),
         queue=place,
@@ -340,7 +340,9 @@ def view_job(
 def _view_detail(detail: Detail | None) -> DetailView | None:
     if detail is None:
         return None
-    return DetailView(stage=detail.stage, since=_time(detail.since), expected_s=detail.expected_s)
+    return DetailView(
+        stage=detail.stage, since=timestamp(detail.since), expected_s=detail.expected_s
+    )
 
 
 def _view_output(job_id: str, output: Output, files: Mapping[int, bytes]) -> OutputView:
@@ -352,7 +354,8 @@ def _view_output(job_id: str, output: Output, files: Mapping[int, bytes]) -> Out
     )
 
 
-def _time(seconds: float) -> str:
+def timestamp(seconds: float) -> str:
+    """Return a time since the epoch as RFC 3339 writes it."""
     text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
 

@@ -44,5 +44,15 @@ ASKED: dict[str, Asked] = {
     ),
     "/sdapi/v1/options": Asked("/sdapi/v1/options", {"sd_model_checkpoint": MODEL}),
     "/sdapi/v1/png-info": Asked("/sdapi/v1/png-info", {"image": IMAGE}),
+    "/v1/predictions": Asked(
+        "/v1/predictions",
+        {
+            "version": f"atelier/{MODEL}",
+            "input": {"prompt": "a", "num_outputs": 1, "output_format": "jpg", "image": IMAGE},
+        },
+    ),
+    "/v1/models/{owner}/{name}/predictions": Asked(
+        f"/v1/models/atelier/{MODEL}/predictions", {"input": {"prompt": "a", "guidance": 3.5}}
+    ),
 }
 """One good request of each operation that has a body; more of one by a word behind its path."""

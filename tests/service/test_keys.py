@@ -41,6 +41,11 @@ CLOSED = [
     ("GET", "/v1/jobs/ID/events"),
     ("GET", "/v1/jobs/ID/outputs/0"),
     ("POST", f"/hf/{MODEL}"),
+    ("POST", "/v1/predictions"),
+    ("GET", "/v1/predictions"),
+    ("GET", "/v1/predictions/PREDICTION"),
+    ("POST", "/v1/predictions/PREDICTION/cancel"),
+    ("POST", f"/v1/models/OWNER/{MODEL}/predictions"),
     *(
         ("POST", f"/sdapi/v1/{name}")
         for name in (
@@ -60,6 +65,8 @@ CLOSED = [
 PASSWORDS = "/sdapi/v1/"
 """Paths where a key may also be the password of `Basic`."""
 PARAMETERS = (
+    ("PREDICTION", "{prediction_id}"),
+    ("OWNER", "{owner}"),
     ("ID", "{job_id}"),
     (f"hf/{MODEL}", "hf/{model}"),
     (MODEL, "{name}"),

@@ -19,11 +19,16 @@ from service.routes.compat.a1111.router import ByKey, router
 from service.routes.compat.call import Call
 from service.routes.compat.door import DoorBody
 from service.routes.compat.entry import entry
+from service.schemas.examples import PIXEL, shown
 from service.schemas.request import Picture
+
+TEXT = "a cat\nSteps: 20, Sampler: Euler, Seed: 7"
 
 
 class A1111PngInfo(DoorBody):
     """File to read."""
+
+    model_config = ConfigDict(json_schema_extra=shown({"image": PIXEL}))
 
     image: Picture
     """PNG, JPEG or WebP in base64."""
@@ -32,7 +37,16 @@ class A1111PngInfo(DoorBody):
 class A1111FileInfo(BaseModel):
     """Texts that a file holds."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        use_attribute_docstrings=True,
+        json_schema_extra=shown(
+            {
+                "info": TEXT,
+                "items": {"parameters": TEXT},
+                "parameters": {"Prompt": "a cat", "Negative prompt": "", "Seed": "7"},
+            }
+        ),
+    )
 
     info: str
     """Text `parameters`; empty where the file has none."""

@@ -13,14 +13,23 @@ from service.routes.compat import documents
 from service.routes.compat.a1111.bodies import A1111Error
 from service.routes.compat.a1111.router import ByKey, router
 from service.routes.compat.call import Call
+from service.routes.documented_responses import shows
+from service.schemas.examples import PIXEL, Example, shown
 
 ERRORS = documents.errors(A1111Error, 401, 422, 503)
+EXAMPLE: Example = {
+    "progress": 0.5,
+    "eta_relative": 1.5,
+    "state": {"job": "job_0f8a1c2d3e4b5a69", "job_count": 1, "sampling_step": 10},
+    "current_image": PIXEL,
+    "textinfo": "denoising",
+}
 
 
 class A1111Progress(BaseModel):
     """Progress of the job that runs, or is the first to."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True, json_schema_extra=shown(EXAMPLE))
 
     progress: float
     """Share of the steps that are done; 0 where nothing runs."""
@@ -50,7 +59,7 @@ async def sdapi_progress(
     return _progress(jobs, eta_s, preview)
 
 
-@router.post("/interrupt", responses=ERRORS)
+@router.post("/interrupt", responses=shows({}) | ERRORS)
 async def sdapi_interrupt(call: ByKey) -> dict[str, Any]:
     """Cancel the job that this key or address waits for; its own request is answered with 409."""
     for job in (await _jobs(call))[:1]:

@@ -1,0 +1,55 @@
+"""A job as Replicate shows a prediction."""
+
+from __future__ import annotations
+
+from service.jobs.model.job import Job, JobState
+from service.responses.render import without_output
+from service.routes.compat import addresses
+from service.routes.compat.call import Call
+from service.routes.compat.replicate.bodies import Prediction, Status
+from service.schemas.response import timestamp
+
+OWNER = "atelier"
+"""Owner of all models here; any other is taken, too."""
+STATUSES: dict[JobState, Status] = {
+    JobState.QUEUED: "starting",
+    JobState.RUNNING: "processing",
+    JobState.SUCCEEDED: "succeeded",
+    JobState.FAILED: "failed",
+    JobState.CANCELED: "canceled",
+    JobState.EXPIRED: "failed",
+}
+
+
+async def prediction(call: Call, job: Job) -> Prediction:
+    """Return a job as a prediction."""
+    get = addresses.whole(call, f"/v1/predictions/{job.id}")
+    return Prediction(
+        id=job.id,
+        model=f"{OWNER}/{job.model}",
+        version=job.model,
+        status=STATUSES[job.state],
+        input=job.request,
+        output=await addresses.of_outputs(call, job) or None,
+        logs=_logs(job),
+        error=_error(job),
+        metrics={"predict_time": job.usage.device_seconds} if job.state.ended else {},
+        created_at=timestamp(job.created_at),
+        started_at=job.started_at and timestamp(job.started_at),
+        completed_at=job.finished_at and timestamp(job.finished_at),
+        urls={"get": get, "cancel": f"{get}/cancel"},
+    )
+
+
+def _logs(job: Job) -> str:
+    """Progress as its client reads it of the logs."""
+    if not job.steps or job.state is JobState.QUEUED:
+        return ""
+    done = round(100 * job.step / job.steps)
+    return f"{done}%|{'#' * (done // 10):10}| {job.step}/{job.steps}"
+
+
+def _error(job: Job) -> str | None:
+    if job.state not in (JobState.FAILED, JobState.EXPIRED):
+        return None
+    return without_output(job).detail

@@ -1,0 +1,170 @@
+"""Replicate's door, by replicate itself."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from replicate.client import Client
+from replicate.exceptions import ModelError, ReplicateError
+
+from service.jobs.model.job import JobError, JobState
+from service.jobs.queue import Queue
+from tests.service.standin import MODEL, StandIn, picture
+
+NAME = f"anybody/{MODEL}"
+
+
+@pytest.fixture
+def client(wire: httpx.AsyncClient) -> Iterator[Client]:
+    client = Client(api_token="none", base_url=str(wire.base_url), trust_env=False)
+    client.poll_interval = 0.02
+    yield client
+    client._client.close()  # which it has no way to do itself
+
+
+async def run(client: Client, **settings: Any) -> Any:
+    return await asyncio.to_thread(client.run, NAME, input=settings)
+
+
+async def test_run_waits_for_a_job_like_any_other(
+    client: Client, wire: httpx.AsyncClient, pool: StandIn
+) -> None:
+    urls = await run(
+        client,
+        prompt="a cat",
+        num_outputs=2,
+        guidance=2.5,
+        num_inference_steps=3,
+        seed=7,
+        width=64,
+        height=96,
+        output_format="jpg",
+        output_quality=80,
+    )
+    (job,) = pool.seen
+    assert (job.request["seed"], job.request["guidance_scale"], job.images) == (7, 2.5, 2)
+    assert (job.request["width"], job.request["height"], job.steps) == (64, 96, 6)
+    output = job.request["output"]
+    assert (output["format"], output["quality"]) == ("jpeg", 80)
+    for url in urls:
+        answer = await wire.get(url)
+        assert answer.status_code == 200 and answer.headers["content-type"] == "image/jpeg"
+
+
+async def test_an_image_is_sent_as_a_file(client: Client, pool: StandIn) -> None:
+    image = picture(size=(64, 64))
+
+    def asked() -> Any:
+        return client.run(
+            NAME,
+            input={"prompt": "a", "image": io.BytesIO(image), "prompt_strength": 0.5},
+            file_encoding_strategy="base64",
+        )
+
+    await asyncio.to_thread(asked)
+    (job,) = pool.seen
+    assert await pool.store.get(job.request["image"]) == image
+    assert job.request["strength"] == 0.5
+
+
+async def test_a_prediction_is_created_followed_and_listed(client: Client, pool: StandIn) -> None:
+    pool.may_finish.clear()
+    made = await asyncio.to_thread(
+        client.predictions.create, version=MODEL, input={"prompt": "a", "num_inference_steps": 4}
+    )
+    assert made.status == "starting" and (made.urls or {})["get"].endswith(made.id)
+    await pool.has_claimed.wait()
+    running = await asyncio.to_thread(client.predictions.get, made.id)
+    assert running.status == "processing" and running.output is None
+    pool.may_finish.set()
+    await asyncio.to_thread(made.wait)
+    assert made.status == "succeeded" and len(made.output) == 1
+    assert made.progress is not None and made.progress.percentage == 1.0
+    page = await asyncio.to_thread(client.predictions.list)
+    assert [one.id for one in page.results] == [made.id] and page.next is None
+
+
+async def test_pages_go_on(client: Client, pool: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.routes.compat.replicate.door.PAGE", 1)
+    ids = [await _made(client), await _made(client)]
+    first = await asyncio.to_thread(client.predictions.list)
+    second = await asyncio.to_thread(client.predictions.list, first.next)
+    assert [first.results[0].id, second.results[0].id] == ids[::-1]
+
+
+async def _made(client: Client) -> str:
+    made = await asyncio.to_thread(client.predictions.create, version=MODEL, input={"prompt": "a"})
+    return str(made.id)
+
+
+async def test_a_prediction_is_canceled(client: Client, pool: StandIn, queue: Queue) -> None:
+    pool.may_finish.clear()
+    made = await asyncio.to_thread(
+        client.models.predictions.create, model=NAME, input={"prompt": "a"}
+    )
+    await pool.has_claimed.wait()
+    await asyncio.to_thread(made.cancel)
+    assert made.status == "canceled"
+    job = await queue.get(made.id)
+    assert job is not None and job.state is JobState.CANCELED
+    pool.may_finish.set()
+
+
+async def test_a_failure_is_its_models_error(client: Client, pool: StandIn) -> None:
+    pool.failure = JobError(code="non_finite", message="it came out as no image")
+    with pytest.raises(ModelError) as error:
+        await run(client, prompt="a")
+    assert "it came out as no image" in str(error.value)
+
+
+async def test_a_wait_that_ends_before_the_job_is_gone_on_with(
+    client: Client, pool: StandIn
+) -> None:
+    """Its client takes any state but `starting` of a prediction it waited for as the end."""
+    pool.may_finish.clear()
+
+    def asked() -> Any:
+        return client.run(NAME, input={"prompt": "a"}, wait=1)
+
+    running = asyncio.create_task(asyncio.to_thread(asked))
+    await pool.has_claimed.wait()
+    made = await asyncio.to_thread(
+        client.predictions.create, version=MODEL, input={"prompt": "b"}, wait=1
+    )
+    assert made.status == "starting"
+    pool.may_finish.set()
+    assert len(await running) == 1
+
+
+async def test_what_is_wrong_is_told_by_the_name_it_was_sent_by(
+    wire: httpx.AsyncClient, pool: StandIn
+) -> None:
+    async def refused(**body: Any) -> str:
+        answer = await wire.post("/v1/predictions", json={"version": MODEL} | body)
+        assert answer.status_code == 422, answer.text
+        return str(answer.json()["detail"])
+
+    for given, field in [
+        ({"prompt": "a", "num_outputs": 99}, "input.num_outputs"),
+        ({"prompt": "a", "width": 10}, "input.width"),
+        ({"prompt": "a", "scheduler": "K_EULER"}, "input.scheduler"),
+        ({"prompt": "a", "output_format": "bmp"}, "input.output_format"),
+        ({"prompt": "a", "aspect_ratio": "1:1"}, "input.aspect_ratio"),
+        ({"prompt": "a", "model": "x"}, "input.model"),
+        ({"prompt": "a", "num_outputs": 1, "num_images": 1}, "input.num_images"),
+        ({}, "input.prompt"),
+    ]:
+        assert (await refused(input=given)).startswith(field), given
+    assert (await refused(model="other", input={"prompt": "a"})).startswith("version")
+    assert (await refused(webhook="http://a.example", input={"prompt": "a"})).startswith("webhook")
+
+
+async def test_an_unknown_model_is_told(client: Client, pool: StandIn) -> None:
+    with pytest.raises(ReplicateError) as error:
+        await asyncio.to_thread(client.run, "anybody/nothing", input={"prompt": "a"})
+    assert error.value.status == 404 and f"there is {MODEL}" in str(error.value.detail)
