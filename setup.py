@@ -112,7 +112,8 @@ class Wheel(bdist_wheel):
     def write_wheelfile(self, wheelfile_base: str, *args: str) -> None:
         """Write the wheel's metadata; setuptools may have listed the source tree's names."""
         super().write_wheelfile(wheelfile_base, *args)
-        Path(wheelfile_base, "top_level.txt").write_text(f"{NAME}\n", "utf-8")
+        if self.distribution.package_dir:
+            Path(wheelfile_base, "top_level.txt").write_text(f"{NAME}\n", "utf-8")
 
 
 if __name__ == "__main__":
