@@ -127,7 +127,7 @@ HEAVY = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "diffusers")
 """A front end starts without them: in a second, not five, and in a third of the memory."""
 WEB = ("fastapi", "starlette", "uvicorn")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-EXTRAS = ("cpu", "train", "plan", "otel")
+EXTRAS = ("cpu", "train", "plan", "otel", "c2pa")
 NOT_AT_RUN_TIME = ("torch", "diffusers", "pytest", "tests")
 
 

@@ -52,13 +52,18 @@ def files(
     format, quality = output.get("format", "png"), output.get("quality")
     if pixels.ndim == 4 and format in video.CONTENT_TYPES:
         clip = _clip(pixels, format, request.get("fps") or DEFAULT_FPS, quality)
-        yield replace(clip, data=marking.mark(clip.data, clip.content_type, recipe))
+        data = clip.data
+        if recipe:
+            data = marking.mark(data, clip.content_type, recipe, request)
+        yield replace(clip, data=data)
         return
     content_type = image.CONTENT_TYPES[format]
     for number, picture in enumerate(pixels if pixels.ndim == 4 else [pixels]):
         height, width = picture.shape[:2]
-        said = recipe and (recipe.of_frame(number) if pixels.ndim == 4 else recipe)
-        data = marking.mark(image.encode(picture, format, quality), content_type, said)
+        data = image.encode(picture, format, quality)
+        if recipe:
+            said = recipe.of_frame(number) if pixels.ndim == 4 else recipe
+            data = marking.mark(data, content_type, said, request)
         yield File(data, content_type, width, height, _digest(picture))
 
 

@@ -269,16 +269,14 @@ class JobRunner:
             self.may_compile = False
             self._queue.look_again(self._job.model)
 
-    def _recipe(self, seed: int, images: Mapping[str, bytes]) -> Recipe | None:
-        """Return what an image's files say of themselves; None: nothing."""
+    def _recipe(self, seed: int, images: Mapping[str, bytes]) -> Recipe:
+        """Return what an image's files say of themselves."""
         job, spec = self._job, self._engine.pipeline.spec
-        if not self._marking.wants_recipe(job.request):
-            return None
         digests = {name: hashlib.sha256(data).hexdigest() for name, data in images.items()}
         return recipe_of(job.request, seed, spec, job.loras, digests)
 
     async def _save(
-        self, number: int, recipe: Recipe | None, seed: int, pixels: np.ndarray
+        self, number: int, recipe: Recipe, seed: int, pixels: np.ndarray
     ) -> list[Output]:
         """Encode and store, one file after the other: beside the steps, and in little memory."""
         encoding = files(pixels, self._job.request, recipe, self._marking)

@@ -265,6 +265,7 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
     pool, model = loading.configured(settings, pool_name)
     if settings.redis.url is None:
         raise ConfigError("redis.url: a pool needs the address of the queue")
+    marking = Marking.of_settings(settings.output)  # fails before the weights are loaded
     loading.set_up(pool, model, devices)
     use_compile_cache(settings.compile_folder)
     liveness = Liveness()
@@ -292,7 +293,8 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
             return 0
         step_metrics.rate(pool.model, layout.mesh.devices.flat)
         launcher = Leader(company, terms) if company else OneHost()
-        return asyncio.run(serve(settings, pool_name, pipeline, mesh_slice, launcher, liveness))
+        serving = serve(settings, pool_name, pipeline, mesh_slice, launcher, liveness, marking)
+        return asyncio.run(serving)
 
 
 @contextmanager
@@ -313,6 +315,7 @@ async def serve(
     mesh_slice: MeshSlice,
     launcher: Launcher,
     liveness: Liveness,
+    marking: Marking,
 ) -> int:
     """Serve one loaded model until a signal; the exit code."""
     pool_settings, model = loading.configured(settings, pool_name)
@@ -324,7 +327,6 @@ async def serve(
     loras = await prepared_loras(settings, pool_settings, pipeline, mesh_slice, store)
     engine = Engine(pipeline, layout, slots, batching, launcher, mesh_slice.executables, loras.find)
     served = listed_sizes.of_settings(model, pipeline.spec)
-    marking = Marking.of_settings(settings.output)
     safety = safety_of(settings.safety)
     check = OutputChecks(safety, settings.safety.max_frames) if safety else None
     pool = Worker(

@@ -1,0 +1,128 @@
+"""Content Credentials (C2PA): outputs signed with the operator's key, by the extra `c2pa`.
+
+A manifest says that a model made the file, and which program ran it; it has no prompt. Signatures
+are random: the same request has the same pixels and other bytes.
+Source: C2PA Technical Specification 2.2, 11 (manifests), 14.5 (certificates), 18.15 (actions).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from service.recipes.recipe import generator
+from service.settings.output import OutputSettings
+from service.settings.section import ConfigError
+
+TYPES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif", "video/mp4"})
+"""Content types that are signed; the format is not defined for WebM."""
+MISSING = (
+    "output.c2pa_key: signing needs the extra c2pa; install it (pip install 'atelier[c2pa]')"
+    " or leave the key out"
+)
+NO_THUMBNAILS = {
+    "builder": {"thumbnail": {"enabled": False}},
+    "verify": {"verify_after_sign": False},
+}
+"""A thumbnail is larger than most outputs, and takes longer than encoding them."""
+
+Sign = Callable[[bytes, str, str], bytes]
+"""Signs a file, given its content type and IPTC's word for where it comes from."""
+
+
+def signer_of(settings: OutputSettings) -> Sign | None:
+    """Return what signs files; None: the settings have no key.
+
+    Raises: ConfigError: the extra is missing, or key and certificates cannot be used.
+    """
+    if settings.c2pa_key is None or settings.c2pa_certificates is None:
+        return None
+    try:
+        import c2pa
+    except ImportError:
+        raise ConfigError(MISSING) from None
+    certificates = _bytes("c2pa_certificates", settings.c2pa_certificates)
+    key = _bytes("c2pa_key", settings.c2pa_key)
+    algorithm = _algorithm(key, certificates)
+    try:
+        info = c2pa.C2paSignerInfo(algorithm, certificates, key, None)
+        return _Signer(c2pa, c2pa.Signer.from_info(info))
+    except c2pa.C2paError as error:
+        raise ConfigError(f"output.c2pa_certificates: they cannot sign: {error}") from None
+
+
+def _bytes(name: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"output.{name}: can't read {str(path)!r}: {error.strerror}") from None
+
+
+def _algorithm(key: bytes, certificates: bytes) -> str:
+    """Return the name of a key's algorithm. Raises: ConfigError: it and they do not go together."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        private = load_pem_private_key(key, None)
+    except (ValueError, TypeError) as error:
+        said = f"it is no private key in PEM without a password: {error}"
+        raise ConfigError(f"output.c2pa_key: {said}") from None
+    try:
+        own, *_ = x509.load_pem_x509_certificates(certificates)
+    except ValueError as error:
+        said = f"they are no chain in PEM, that of the key first: {error}"
+        raise ConfigError(f"output.c2pa_certificates: {said}") from None
+    if own.public_key() != private.public_key():
+        raise ConfigError("output.c2pa_certificates: the first one is not that of output.c2pa_key")
+    if not own.not_valid_before_utc <= datetime.now(UTC) <= own.not_valid_after_utc:
+        said = f"valid from {own.not_valid_before_utc} to {own.not_valid_after_utc}, and not now"
+        raise ConfigError(f"output.c2pa_certificates: the first one is {said}")
+    return _name_of(private)
+
+
+def _name_of(key: Any) -> str:
+    """Return C2PA's name of a key's algorithm. Raises: ConfigError: it has none."""
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        names = {"secp256r1": "es256", "secp384r1": "es384", "secp521r1": "es512"}
+        if key.curve.name in names:
+            return names[key.curve.name]
+    if isinstance(key, ed25519.Ed25519PrivateKey):
+        return "ed25519"
+    if isinstance(key, rsa.RSAPrivateKey):
+        return "ps256"
+    raise ConfigError("output.c2pa_key: C2PA knows keys of P-256, P-384, P-521, Ed25519 and RSA")
+
+
+class _Signer:
+    """Signs files one after the other: the library's signer is of one thread at a time."""
+
+    def __init__(self, c2pa: Any, signer: Any) -> None:
+        self._c2pa = c2pa
+        self._signer = signer
+        self._context = c2pa.Context.from_dict(NO_THUMBNAILS)
+        self._lock = Lock()
+
+    def __call__(self, data: bytes, content_type: str, source: str) -> bytes:
+        """Return a file with its manifest; one of another type as it is."""
+        if content_type not in TYPES:
+            return data
+        signed = io.BytesIO()
+        with self._lock, self._c2pa.Builder(manifest(source), context=self._context) as builder:
+            builder.sign(self._signer, content_type, io.BytesIO(data), signed)
+        return signed.getvalue()
+
+
+def manifest(source: str) -> dict[str, Any]:
+    """Return what is said of a file that comes from there."""
+    name, _, version = generator().partition(" ")
+    program = {"name": name} | ({"version": version} if version else {})
+    action = {"action": "c2pa.created", "digitalSourceType": source, "softwareAgent": program}
+    created = {"label": "c2pa.actions.v2", "data": {"actions": [action]}}
+    return {"claim_generator_info": [program], "assertions": [created]}
