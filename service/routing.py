@@ -7,13 +7,14 @@ from fastapi.routing import APIRoute
 
 from service.errors.forms import ErrorForms
 from service.http.query_parameters import check_query
-from service.routes import generate, health, jobs, loras, models, pages
+from service.routes import generate, health, jobs, links, loras, models, pages
 from service.routes.compat import hugging_face
 from service.routes.compat.a1111 import door as a1111
+from service.routes.compat.openai import images as openai_images
 from service.routes.compat.replicate import door as replicate
 from service.routes.documented_responses import problems
 
-DOORS = (hugging_face.DOOR, a1111.DOOR, replicate.DOOR)
+DOORS = (openai_images.DOOR, hugging_face.DOOR, a1111.DOOR, replicate.DOOR)
 """Other clients' APIs."""
 
 
@@ -24,7 +25,7 @@ def operation_id(route: APIRoute) -> str:
 
 def include_routes(app: FastAPI) -> None:
     """Add every route of the front end."""
-    for part in (generate, jobs, models, loras, health, pages):
+    for part in (generate, jobs, links, models, loras, health, pages):
         app.include_router(
             part.router,
             dependencies=[Depends(check_query)],

@@ -7,6 +7,8 @@ that could not be decoded. Nothing here needs JAX.
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from PIL import Image, ImageOps, TiffImagePlugin, WebPImagePlugin
@@ -51,9 +53,36 @@ def check(data: bytes, max_pixels: int) -> ImageFile:
 
     Raises: ImageFileError.
     """
-    try:
+    with _explained(max_pixels):
         media_type = _check_header(data, max_pixels)
         width, height = decode(data).size
+    return ImageFile(media_type, width, height)
+
+
+def mask_of_alpha(data: bytes, max_pixels: int) -> bytes:
+    """Return a mask as a PNG: white where the file is transparent, black where it is opaque.
+
+    Raises: ImageFileError: also where it has no alpha channel.
+    """
+    with _explained(max_pixels):
+        _check_header(data, max_pixels)
+        with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
+            ImageOps.exif_transpose(image, in_place=True)
+            if not image.has_transparency_data:
+                raise ImageFileError(
+                    "has no alpha channel; make it transparent where the image is to be redrawn"
+                )
+            mask = ImageOps.invert(image.convert("RGBA").getchannel("A"))
+    file = io.BytesIO()
+    mask.save(file, "PNG")
+    return file.getvalue()
+
+
+@contextmanager
+def _explained(max_pixels: int) -> Iterator[None]:
+    """Raises: ImageFileError: in place of what decoders raise."""
+    try:
+        yield
     except ImageFileError:
         raise
     except Image.UnidentifiedImageError:
@@ -64,7 +93,6 @@ def check(data: bytes, max_pixels: int) -> ImageFile:
         raise
     except Exception as error:  # decoders raise what they like on a hostile file
         raise ImageFileError(f"is broken and cannot be decoded ({type(error).__name__})") from error
-    return ImageFile(media_type, width, height)
 
 
 def _check_header(data: bytes, max_pixels: int) -> str:

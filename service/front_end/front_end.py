@@ -13,6 +13,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service.auth.authenticator import Authenticator
+from service.auth.links import Links
 from service.errors.problems import FieldError, NotFound, Unauthorized, Unavailable
 from service.front_end.cost_cache import CostCache
 from service.front_end.loras import Loras
@@ -124,6 +125,8 @@ class FrontEnd:
     outputs: Intact
     callers: Authenticator | None
     """Authenticator; None: everybody may ask, without a key."""
+    links: Links
+    """Signer of links to outputs."""
     bodies: Shared
     """Bytes of requests and outputs in flight."""
     waits: Shared
@@ -160,6 +163,7 @@ class FrontEnd:
             webhooks=Webhooks(settings, queue),
             outputs=Intact(store, telemetry),
             callers=callers,
+            links=Links(queue.redis, server.link_s),
             bodies=bodies_of(settings.limits),
             waits=waits_of(server),
             safety=_safety(settings.safety, telemetry),

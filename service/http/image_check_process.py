@@ -2,11 +2,12 @@
 
 It runs by its path and isolated (`python -I`): nothing of its working directory is imported, and it
 knows no settings, secrets or sockets. Files come on standard input, each behind its length in eight
-bytes; each is answered by a line of JSON.
+bytes and a letter that says what is wanted of it; each is answered by a line of JSON.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import resource
 import signal
@@ -19,9 +20,11 @@ if __name__ == "__main__":
 
 from PIL import Image
 
-from models.spec.image_files import ImageFileError, check
+from models.spec.image_files import ImageFileError, check, mask_of_alpha
 
 LENGTH_BYTES = 8
+CHECK, MASK = b"c", b"m"
+"""Letters of what may be wanted: the fields of an `ImageFile`; a `mask`, in base64."""
 BASE_BYTES = 256 * 2**20
 """Memory of a child without pixels: the interpreter, its libraries, and the file itself."""
 BYTES_A_PIXEL = 24
@@ -34,9 +37,10 @@ def main(max_pixels: int, cpu_s: float) -> None:
     Image.preinit()  # now, and not in the first file's time
     confine(max_pixels)
     while head := sys.stdin.buffer.read(LENGTH_BYTES):
+        wanted = sys.stdin.buffer.read(1)
         data = sys.stdin.buffer.read(int.from_bytes(head, "big"))
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
-        answer = look_at(data, max_pixels)
+        answer = look_at(data, max_pixels, wanted)
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(answer), flush=True)
 
@@ -57,9 +61,11 @@ def memory_bytes(max_pixels: int) -> int:
     return BASE_BYTES + BYTES_A_PIXEL * max_pixels
 
 
-def look_at(data: bytes, max_pixels: int) -> dict[str, Any]:
-    """Return the fields of an `ImageFile`, or `error`; `spent` asks for another child."""
+def look_at(data: bytes, max_pixels: int, wanted: bytes = CHECK) -> dict[str, Any]:
+    """Return what is wanted, or `error`; `spent` asks for another child."""
     try:
+        if wanted == MASK:
+            return {"mask": base64.b64encode(mask_of_alpha(data, max_pixels)).decode()}
         return asdict(check(data, max_pixels))
     except ImageFileError as error:
         return {"error": str(error)}

@@ -23,6 +23,10 @@ from service.settings.settings import Settings
 
 LENGTH_BYTES = 8
 """Width of the length prefix that the child reads."""
+CHECK, MASK = b"c", b"m"
+"""Letters behind it: what the child reads in a file."""
+ANSWER_BYTES = 2**16
+"""Maximum size of an answer beside a mask, of which a pixel takes at most two letters."""
 PROGRAM = Path(__file__).with_name("image_check_process.py")
 WALL_TIMES = 12
 """Ratio of wall time to processor time that a child may take: on a busy machine it waits."""
@@ -39,6 +43,7 @@ class ImageChecks:
         """
         limits, count = settings.limits, settings.server.image_processes
         self._cpu_s = limits.image_cpu_s
+        self._answer_bytes = ANSWER_BYTES + 2 * limits.max_image_pixels
         self._arguments = (str(limits.max_image_pixels), str(limits.image_cpu_s))
         self.places = FairLimiter(count, max(1, count - 1) if has_tenants else count)
         self._idle: list[Process] = []
@@ -48,11 +53,20 @@ class ImageChecks:
 
     async def check(self, data: bytes, tenant: str) -> ImageFile:
         """Check a file and return what kind it is. Raises: ImageFileError."""
+        return ImageFile(**await self._answer(data, tenant, CHECK))
+
+    async def mask(self, data: bytes, tenant: str) -> str:
+        """Return a mask in base64, white where a file is transparent. Raises: ImageFileError."""
+        mask: str = (await self._answer(data, tenant, MASK))["mask"]
+        return mask
+
+    async def _answer(self, data: bytes, tenant: str, wanted: bytes) -> dict[str, Any]:
+        """Return what a child makes of a file. Raises: ImageFileError."""
         async with self.places.place(tenant):
             child = await self._child()
             try:
                 async with asyncio.timeout(WALL_TIMES * self._cpu_s):
-                    answer = await _ask(child, data)
+                    answer = await _ask(child, data, wanted)
             except BaseException as error:  # the client left, too
                 await self._end(child)
                 if isinstance(error, TimeoutError):
@@ -60,7 +74,7 @@ class ImageChecks:
                 raise
             return await self._read(child, answer)
 
-    async def _read(self, child: Process, line: bytes) -> ImageFile:
+    async def _read(self, child: Process, line: bytes) -> dict[str, Any]:
         """Parse the child's answer. Raises: ImageFileError."""
         if not line:
             raise self._why(await self._end(child))
@@ -71,7 +85,7 @@ class ImageChecks:
             self._idle.append(child)
         if "error" in answer:
             raise ImageFileError(answer["error"])
-        return ImageFile(**answer)
+        return answer
 
     def _why(self, code: int) -> ImageFileError:
         if code == -signal.SIGPROF:
@@ -93,6 +107,7 @@ class ImageChecks:
             stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,
+            limit=self._answer_bytes,
             env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
             start_new_session=True,  # Ctrl-C is ours alone
         )
@@ -116,10 +131,10 @@ class ImageChecks:
         self._idle.clear()
 
 
-async def _ask(child: Process, data: bytes) -> bytes:
+async def _ask(child: Process, data: bytes, wanted: bytes) -> bytes:
     """The child's line; an empty one where it has died."""
     assert child.stdin is not None and child.stdout is not None
-    child.stdin.writelines((len(data).to_bytes(LENGTH_BYTES, "big"), data))
+    child.stdin.writelines((len(data).to_bytes(LENGTH_BYTES, "big"), wanted, data))
     with suppress(ConnectionError):
         await child.stdin.drain()
     return await child.stdout.readline()

@@ -181,6 +181,14 @@ OUTPUT: Documents = {
 }
 """GET /v1/jobs/{id}/outputs/{index}."""
 
+LINK: Documents = OUTPUT | {
+    "responses": {
+        **{status: answer for status, answer in OUTPUT["responses"].items() if status != 401},
+        **problems(403),
+    }
+}
+"""GET /links/{id}/{index}."""
+
 UPLOAD_LORA: Documents = {
     "response_class": Response,
     "status_code": 201,

@@ -70,8 +70,11 @@ CANCELED_JOB: Example = {**_WITHOUT_OUTPUTS, "state": "canceled"}
 JOBS: Example = {"object": "list", "data": [JOB], "has_more": True, "next": _JOB_ID}
 
 MODEL: Example = {
-    "name": "flux-demo",
+    "id": "flux-demo",
     "object": "model",
+    "created": 0,
+    "owned_by": "atelier",
+    "name": "flux-demo",
     "family": "flux",
     "tasks": ["text-to-image", "image-to-image"],
     "fields": ["guidance_scale", "height", "num_inference_steps", "prompt", "seed", "width"],

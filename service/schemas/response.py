@@ -155,10 +155,16 @@ class ModelView(View):
 
     model_config = ConfigDict(json_schema_extra=shown(examples.MODEL))
 
-    name: str
-    """Name that requests give it."""
+    id: str
+    """Its name, for clients of OpenAI's API, as the next three."""
     object: Literal["model"] = "model"
     """Kind of this object."""
+    created: int = 0
+    """Time of its making, which nobody keeps: always 0."""
+    owned_by: Literal["atelier"] = "atelier"
+    """Name of the server's software."""
+    name: str
+    """Name that requests give it."""
     family: str
     """Family of networks that it is of."""
     tasks: list[str]
@@ -364,6 +370,7 @@ def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
     """Return a model as the API shows it."""
     spec = status.spec
     return ModelView(
+        id=spec.name,
         name=spec.name,
         family=spec.family,
         tasks=list(spec.tasks),

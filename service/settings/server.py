@@ -27,6 +27,17 @@ def _origin(text: str) -> str:
 Origin = Annotated[str, AfterValidator(_origin)]
 
 
+def _url(text: str) -> str:
+    """Return the address of a server. Raises: ValueError: it is none; says why."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"{text!r} is no address; write it as 'https://atelier.example'")
+    return text
+
+
+Url = Annotated[str, AfterValidator(_url)]
+
+
 class ServerSettings(Section):
     """The front end's HTTP server."""
 
@@ -56,6 +67,11 @@ class ServerSettings(Section):
     """Origins whose pages may call this server from a browser, such as `https://studio.example`
     (CORS); `*` is every page, and wants keys. Left out: only the server's own pages. Cookies are
     never part of it."""
+    public_url: Url | None = None
+    """Address by which clients reach this server, such as `https://atelier.example`, for links in
+    answers. Left out: as the request has called it."""
+    link_s: float = Field(3600, gt=0)
+    """Lifetime of links to outputs that need no key."""
     max_connections: int = Field(4096, gt=0)
     """Maximum number of client connections, and at most three quarters of the process's file
     descriptors. Beyond it the connection that has kept the server waiting longest is closed."""

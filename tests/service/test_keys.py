@@ -61,6 +61,9 @@ CLOSED = [
             *("embeddings", "scripts", "cmd-flags", "progress"),
         )
     ),
+    ("POST", "/v1/images/generations"),
+    ("POST", "/v1/images/edits"),
+    ("POST", "/v1/images/variations"),
 ]
 PASSWORDS = "/sdapi/v1/"
 """Paths where a key may also be the password of `Basic`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastapi import Response
 from pydantic import BaseModel
 
@@ -35,7 +37,11 @@ def _error(kind: type[BaseModel], status: int) -> Documents:
 
 
 def operation(
-    asked: Documents, answered: Documents, error: type[BaseModel], status: int = 200
+    asked: Documents,
+    answered: Documents,
+    error: type[BaseModel],
+    status: int = 200,
+    fails: Sequence[int] = ADMITTING,
 ) -> Documents:
     """Describe a route that admits a request.
 
@@ -43,13 +49,14 @@ def operation(
         asked: its body's content by media type.
         answered: content of its answer by media type.
         error: schema of its errors.
+        fails: statuses of its errors.
     """
     return {
         "response_class": Response,
         "status_code": status,
         "responses": {
             status: {"description": "What was asked for.", "content": answered},
-            **errors(error, *ADMITTING),
+            **errors(error, *fails),
         },
         "openapi_extra": {"requestBody": {"required": True, "content": asked}},
     }

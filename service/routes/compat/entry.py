@@ -22,10 +22,13 @@ from service.responses.wait import unless_left
 from service.routes.compat import forms
 from service.routes.compat.call import Call
 from service.routes.compat.names import SAME, Names, renaming
+from service.schemas.request import GenerateRequest
 from service.tracing import spans
 from service.tracing.span import Span
 
 M = TypeVar("M", bound=BaseModel)
+
+_OURS = frozenset(GenerateRequest.model_fields)
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,21 @@ class Entry:
         return await read_json(self.call.request, most, self._hold, partial(parse_as, kind))
 
     async def form(self, kind: type[M], files: Collection[str]) -> tuple[M, dict[str, list[bytes]]]:
-        """Read the body as a form: its texts, and the files of each part named. Raises: Problem."""
+        """Read the body as a form: its texts, and the files of each part named.
+
+        A kind that allows further fields takes those of `POST /v1/generate`.
+
+        Raises: Problem.
+        """
         most = self.call.front.settings.limits.max_body_bytes
-        texts = [one.alias or name for name, one in kind.model_fields.items()]
-        form = await forms.read(self.call.request, texts, files, self._hold, most)
-        return parse_as(kind, form.fields), form.files
+        own = [one.alias or name for name, one in kind.model_fields.items()]
+        further = _OURS - {*own, *files} if kind.model_config.get("extra") == "allow" else ()
+        form = await forms.read(self.call.request, [*own, *further], files, self._hold, most)
+        fields = {
+            name: forms.typed(name, text) if name in further else text
+            for name, text in form.fields.items()
+        }
+        return parse_as(kind, fields), form.files
 
     async def admit(
         self,

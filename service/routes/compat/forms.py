@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi import Request
 
 from service.http.form_parts import MemoryPart
 from service.http.inflight_limits import Hold
 from service.http.multipart import read_form
+from service.schemas.request import GenerateRequest
 
 TEXT_BYTES = 2**18
 """Maximum size of a text of a form."""
@@ -88,6 +91,29 @@ async def read(
         {name: part.text() for name, part in text_parts.items() if part.is_there},
         {name: part.whole() for name, part in file_parts.items() if part.files},
     )
+
+
+def _takes_text(name: str) -> bool:
+    """Return whether a field of ours is a text."""
+    schema = GenerateRequest.model_json_schema()["properties"][name]
+    return any(kind.get("type") == "string" for kind in schema.get("anyOf", [schema]))
+
+
+_TEXTS = frozenset(name for name in GenerateRequest.model_fields if _takes_text(name))
+
+
+def typed(name: str, text: str) -> Any:
+    """Return the value of one of our fields that a form has as a text.
+
+    Numbers, lists and objects are written as JSON; what is none stays as it is, for validation to
+    refuse.
+    """
+    if name in _TEXTS:
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def in_base64(data: bytes) -> str:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from redis.exceptions import RedisError
+
+from service.errors.handlers import log
 from service.front_end.front_end import FrontEnd
 from service.http.inflight_limits import Hold
 from service.jobs.model.job import Job, JobState
@@ -32,6 +37,24 @@ async def left(call: Call, job: Job) -> None:
         return
     if "idempotency-key" not in call.request.headers:
         await call.front.queue.cancel(job.id)
+
+
+_LEAVING: set[asyncio.Task[None]] = set()
+"""Tasks that cancel jobs; the event loop itself keeps no task."""
+
+
+def leave(call: Call, job: Job) -> None:
+    """Cancel as `left`, beside a stream that is being torn down and may not wait itself."""
+
+    async def cancel() -> None:
+        try:
+            await left(call, job)
+        except RedisError as error:
+            log.warning("the job %s, whose client has left, goes on: %s", job.id, error)
+
+    task = asyncio.create_task(cancel())
+    _LEAVING.add(task)
+    task.add_done_callback(_LEAVING.discard)
 
 
 async def files(front: FrontEnd, job: Job, hold: Hold) -> list[bytes]:

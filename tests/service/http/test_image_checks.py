@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import os
 import signal
@@ -183,3 +184,21 @@ def test_what_a_child_may_not_do(act: str, error: str, tmp_path: Path) -> None:
         env={"PYTHONPATH": str(Path(__file__).parents[3])},
     )
     assert ended.returncode and error in ended.stderr
+
+
+async def test_a_mask_is_white_where_a_file_is_transparent(checks: ImageChecks) -> None:
+    alpha = np.random.default_rng(0).integers(0, 256, (900, 900), np.uint8)
+    image = Image.new("RGB", (900, 900), "red")
+    image.putalpha(Image.fromarray(alpha))
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    mask = Image.open(io.BytesIO(base64.b64decode(await checks.mask(file.getvalue(), "acme"))))
+    assert np.array_equal(np.asarray(mask), 255 - alpha)
+
+
+@pytest.mark.parametrize(("data", "said"), [(GOOD, "no alpha channel"), (GOOD[:60], "broken")])
+async def test_a_mask_that_cannot_be_made_says_why(
+    checks: ImageChecks, data: bytes, said: str
+) -> None:
+    with pytest.raises(ImageFileError, match=said):
+        await checks.mask(data, "acme")

@@ -5,15 +5,32 @@ from __future__ import annotations
 import json
 
 from fastapi import Response
+from pydantic import BaseModel, ConfigDict
 
 from service.errors.problems import Problem, problem_body
+from service.routes.compat import documents
+from service.schemas.response import OpenAIErrorView
+
+ADMITTING = tuple(status for status in documents.ADMITTING if status != 422)
+"""Statuses of errors of its routes that admit a request and wait for its job."""
+_STATUSES = {422: 400}
+"""Statuses that its API has others for."""
+
+
+class OpenAIError(BaseModel):
+    """Error as OpenAI's clients read it."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    error: OpenAIErrorView
+    """The error itself."""
 
 
 def openai_error(problem: Problem) -> Response:
     """Return a problem as OpenAI's API would.
 
     `x-should-retry` tells its SDKs what to do; else they repeat every 409 and 5xx, of which some
-    say that a job has ended.
+    say that a job has ended. A request that cannot be served is a 400 there, not a 422.
 
     Source: openai-python, src/openai/_base_client.py, `_should_retry`, `_parse_retry_after_header`.
     """
@@ -23,4 +40,5 @@ def openai_error(problem: Problem) -> Response:
         headers["Retry-After-Ms"] = str(1000 * int(wait_s))
     headers["X-Should-Retry"] = "true" if wait_s is not None else "false"
     content = json.dumps({"error": problem_body(problem)["error"]})
-    return Response(content, problem.status, headers=headers, media_type="application/json")
+    status = _STATUSES.get(problem.status, problem.status)
+    return Response(content, status, headers=headers, media_type="application/json")

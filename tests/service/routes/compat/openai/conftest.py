@@ -1,0 +1,34 @@
+"""OpenAI's own client against the real front end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from openai import AsyncOpenAI
+
+from models.spec.model_spec import ModelSpec
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
+from tests.service.standin import SPEC, StandIn
+
+INPAINTING: ModelSpec = SPEC.model_copy(
+    update={
+        "tasks": (*SPEC.tasks, "inpainting"),
+        "fields": SPEC.fields | {"mask_image", "quality"},
+    }
+)
+
+
+@pytest.fixture
+async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
+    """Of a model that takes masks, too."""
+    async with StandIn(queue, store, INPAINTING) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def client(wire: httpx.AsyncClient) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{wire.base_url}/v1", api_key="none", max_retries=0) as client:
+        yield client

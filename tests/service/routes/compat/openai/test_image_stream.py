@@ -1,0 +1,88 @@
+"""Streams of images, by OpenAI's own client."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from openai import APIError, AsyncOpenAI
+
+from service.jobs.model.job import JobError, JobState
+from service.jobs.queue import Queue
+from service.routes.compat.openai.image_stream import Partials
+from tests.service.eventually import eventually
+from tests.service.standin import StandIn, picture
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 3])
+async def test_partial_images_come_before_the_finished_one(
+    client: AsyncOpenAI, pool: StandIn, wanted: int
+) -> None:
+    stream = await client.images.generate(
+        prompt="a cat",
+        stream=True,
+        partial_images=wanted,
+        extra_body={"num_inference_steps": 8},
+    )
+    events = [event async for event in stream]
+    assert [event.type for event in events] == [
+        *["image_generation.partial_image"] * wanted,
+        "image_generation.completed",
+    ]
+    *partial, last = events
+    indices = [getattr(event, "partial_image_index") for event in partial]  # noqa: B009
+    assert indices == list(range(wanted))
+    assert base64.b64decode(last.b64_json) == picture()
+    assert last.type == "image_generation.completed" and last.usage.output_tokens == 6 * 4
+    assert (last.size, last.output_format) == ("96x64", "png")
+
+
+async def test_an_edit_has_events_of_its_own(client: AsyncOpenAI, pool: StandIn) -> None:
+    stream = await client.images.edit(
+        image=("a.png", picture(), "image/png"), prompt="a cat", stream=True, partial_images=1
+    )
+    kinds = [event.type async for event in stream]
+    assert kinds == ["image_edit.partial_image", "image_edit.completed"]
+
+
+async def test_each_image_of_several_has_its_event(client: AsyncOpenAI, pool: StandIn) -> None:
+    stream = await client.images.generate(prompt="a cat", n=2, stream=True)
+    assert len([event async for event in stream]) == 2
+
+
+async def test_a_failure_is_raised_by_the_client(client: AsyncOpenAI, pool: StandIn) -> None:
+    pool.failure = JobError(code="non_finite", message="it broke")
+    stream = await client.images.generate(prompt="a cat", stream=True)
+    with pytest.raises(APIError, match="it broke") as error:
+        async for _ in stream:
+            pass
+    assert error.value.code == "non_finite"
+
+
+@pytest.mark.parametrize("key", [None, "mine"])
+async def test_a_job_is_canceled_when_its_stream_is_left_unless_it_may_come_back(
+    client: AsyncOpenAI, pool: StandIn, queue: Queue, key: str | None
+) -> None:
+    pool.may_finish.clear()
+    headers = {"Idempotency-Key": key} if key else {}
+    stream = await client.images.generate(
+        prompt="a cat", stream=True, partial_images=1, extra_headers=headers
+    )
+    await anext(aiter(stream))
+    await stream.close()
+    job_id = pool.seen[0].id
+
+    async def has_ended() -> bool:
+        job = await queue.get(job_id)
+        return job is not None and job.state is (JobState.SUCCEEDED if key else JobState.CANCELED)
+
+    if key:
+        pool.may_finish.set()
+    await eventually(has_ended)
+
+
+def test_previews_are_spread_over_the_steps() -> None:
+    partials = Partials(3)
+    assert [step for step in range(1, 29) if partials.takes(step, 28)] == [7, 14, 21]
+    late = Partials(2)
+    assert [step for step in (20, 28) if late.takes(step, 30)] == [20, 28]

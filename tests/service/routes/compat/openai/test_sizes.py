@@ -1,0 +1,55 @@
+"""Sizes of OpenAI's API: what is read, and what is nearest."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.spec.model_spec import Size, Sizes
+from service.errors.problems import Invalid
+from service.routes.compat.openai.sizes import nearest, sides_of
+from service.settings.limits import LimitSettings
+from tests.service.standin import SPEC
+
+LIMITS = LimitSettings()
+
+
+@pytest.mark.parametrize("size", ["", "64", "64x", "x64", "64×64", "64X64", "-1x64", "64x64x64"])
+def test_what_is_no_size_is_refused(size: str) -> None:
+    with pytest.raises(Invalid):
+        sides_of(size)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ((96, 64), (96, 64)),  # served as it is
+        ((100, 100), (96, 96)),
+        ((1024, 1024), (128, 128)),
+        ((1000, 500), (176, 80)),
+        ((16, 16), (32, 32)),
+        ((5000, 10), (256, 32)),
+        ((10, 5000), (32, 256)),
+    ],
+)
+def test_the_nearest_size_is_within_the_bounds(
+    given: tuple[int, int], found: tuple[int, int]
+) -> None:
+    assert nearest(SPEC, LIMITS, *given) == found
+
+
+def test_every_nearest_size_is_served() -> None:
+    limits = SPEC.limits
+    for width in range(1, 700, 13):
+        for height in range(1, 700, 17):
+            wide, high = nearest(SPEC, LIMITS, width, height)
+            assert wide * high <= limits.max_pixels
+            for side in (wide, high):
+                assert limits.min_side_px <= side <= limits.max_side_px
+                assert side % limits.size_multiple_px == 0
+
+
+def test_of_listed_sizes_the_shape_decides_then_the_area() -> None:
+    listed = (Size(width=512, height=512), Size(width=1024, height=1024), Size(width=64, height=96))
+    spec = SPEC.model_copy(update={"sizes": Sizes(mode="listed", listed=listed)})
+    assert nearest(spec, LIMITS, 900, 900) == (1024, 1024)
+    assert nearest(spec, LIMITS, 400, 600) == (64, 96)
