@@ -25,6 +25,7 @@ MAX_DEPTH = 100
 """Maximum number of brackets of a kind that are open at once."""
 
 _PIECE = re.compile(r"\\[()\[\]\\]?|[()\[\]]|[^()\[\]\\]+")
+_SPECIAL = re.compile(r"[()\[\]\\]")
 _BREAK = re.compile(r"(?<!\w)BREAK(?!\w)")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")
 
@@ -57,10 +58,30 @@ def passages(prompt: str) -> tuple[Passage, ...]:
 
 def has_numbers(prompt: str) -> bool:
     """Return whether a prompt has a weight in numbers, `(a:1.2)`, which hardly is plain text."""
+    parser = _parsed(prompt)
+    return parser is not None and parser.has_numbers
+
+
+def has_edits(prompt: str) -> bool:
+    """Return whether a prompt has text for a part of the steps, `[a:b:0.5]`, `[a:5]` or `[a|b]`.
+
+    AUTOMATIC1111 has such; here square brackets only weaken their text.
+    """
+    parser = _parsed(prompt)
+    return parser is not None and parser.has_edits
+
+
+def escaped(prompt: str) -> str:
+    """Return a plain prompt as a weighted one that reads the same, but for a `BREAK`."""
+    return _SPECIAL.sub(r"\\\g<0>", prompt)
+
+
+def _parsed(prompt: str) -> _Parser | None:
+    """Return a prompt's parser; None: its brackets are too deep."""
     try:
-        return _Parser(prompt).has_numbers
+        return _Parser(prompt)
     except ValueError:
-        return False
+        return None
 
 
 class _Parser:
@@ -70,7 +91,7 @@ class _Parser:
         self.texts: list[str | None] = []
         """Texts in a row; None: a `BREAK`."""
         self.weights: list[float] = []
-        self.has_numbers = False
+        self.has_numbers = self.has_edits = False
         self._opened: dict[str, list[int]] = {"(": [], "[": []}
         """Number of texts before each open bracket."""
         for before, piece in pairwise(("", *_PIECE.findall(prompt))):
@@ -97,6 +118,7 @@ class _Parser:
         elif piece == ")" and self._opened["("]:
             self._weigh(self._opened["("].pop(), self._number(before))
         elif piece == "]" and self._opened["["]:
+            self.has_edits |= "|" in before or _number(before) is not None
             self._weigh(self._opened["["].pop(), _FACTORS["["])
         elif piece.startswith("\\"):
             self._add(piece[1:])
@@ -110,12 +132,12 @@ class _Parser:
 
     def _number(self, before: str) -> float:
         """Return the weight of a closed round bracket, and take its number out of the text."""
-        _, colon, number = before.rpartition(":")
-        if not (colon and _NUMBER.fullmatch(number.strip())):
+        found = _number(before)
+        if found is None:
             return FACTOR
         self.has_numbers = True
         self.texts[-1] = (self.texts[-1] or "").rpartition(":")[0]
-        return float(number)
+        return found
 
     def _weigh(self, first: int, factor: float) -> None:
         for index in range(first, len(self.weights)):
@@ -132,3 +154,9 @@ class _Parser:
         for index, other in enumerate(others, 1):
             self._add(None)
             self._add(other.lstrip() if index == len(others) else other.strip())
+
+
+def _number(text: str) -> float | None:
+    """Return the number behind the last colon; None: none is there."""
+    _, colon, number = text.rpartition(":")
+    return float(number) if colon and _NUMBER.fullmatch(number.strip()) else None

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from models.spec.prompt_syntax import escaped
 from service.recipes.recipe import Recipe
 
 NEGATIVE = "Negative prompt:"
@@ -45,7 +46,7 @@ def parameters_of(recipe: Recipe) -> str:
     """Return the text that AUTOMATIC1111 would have written, as far as it has words for it."""
     request = recipe.request
     lines = [_prompt(request)]
-    if negative := request.get("negative_prompt"):
+    if negative := _weighted(request, "negative_prompt"):
         lines.append(f"{NEGATIVE} {negative}")
     pairs = (f"{name}: {_quoted(str(value))}" for name, value in _pairs(recipe))
     return "\n".join([*lines, ", ".join(pairs)]).strip()
@@ -55,7 +56,13 @@ def _prompt(request: Mapping[str, Any]) -> str:
     """The prompt, with adapters of one scale as AUTOMATIC1111 writes them."""
     plain = (lora for lora in request.get("loras", ()) if isinstance(lora["scale"], int | float))
     tags = [f"<lora:{lora['name']}:{lora['scale']:g}>" for lora in plain]
-    return " ".join(part for part in (request.get("prompt", ""), *tags) if part)
+    return " ".join(part for part in (_weighted(request, "prompt"), *tags) if part)
+
+
+def _weighted(request: Mapping[str, Any], field: str) -> str:
+    """A prompt as AUTOMATIC1111 reads the same, for which brackets of a plain one are escaped."""
+    text = str(request.get(field) or "")
+    return text if request.get("prompt_syntax") == "weighted" else escaped(text)
 
 
 def _pairs(recipe: Recipe) -> Iterator[tuple[str, Any]]:

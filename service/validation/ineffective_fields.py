@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from models.spec.model_spec import Need
-from models.spec.prompt_syntax import has_numbers
+from models.spec.prompt_syntax import has_edits, has_numbers
 from service.jobs.model.job import Warned
 from service.validation.loras import scales
 from service.validation.rules import PROMPTS, Case
@@ -121,6 +121,18 @@ def _weights_as_text(case: Case, output: Mapping[str, Any]) -> Warnings:
             yield Warned(field=name, message=said)
 
 
+def _edits(case: Case, output: Mapping[str, Any]) -> Warnings:
+    """Report what AUTOMATIC1111 would read as text for a part of the steps."""
+    if case.fields.get("prompt_syntax") != "weighted":
+        return
+    for name in sorted({*PROMPTS} & case.given.keys()):
+        if has_edits(case.given[name]):
+            said = (
+                "[a:b:0.5] and [a|b] are no prompt editing here: square brackets weaken their text"
+            )
+            yield Warned(field=name, message=said)
+
+
 def _loras_as_text(case: Case, output: Mapping[str, Any]) -> Warnings:
     for name in sorted({*PROMPTS} & case.given.keys()):
         if found := _LORA_TAG.search(case.given[name]):
@@ -136,5 +148,6 @@ _CHECKS: tuple[Callable[[Case, Mapping[str, Any]], Warnings], ...] = (
     _idle_output,
     _idle_loras,
     _weights_as_text,
+    _edits,
     _loras_as_text,
 )

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from models.spec.prompt_syntax import MAX_DEPTH, Part, has_numbers, passages
+from models.spec.prompt_syntax import MAX_DEPTH, Part, escaped, has_edits, has_numbers, passages
 
 
 def parsed(prompt: str) -> list[list[tuple[str, float]]]:
@@ -105,6 +105,24 @@ def test_brackets_too_deep_are_refused() -> None:
 )
 def test_weights_in_numbers_are_found(prompt: str, expected: bool) -> None:
     assert has_numbers(prompt) == expected
+
+
+@pytest.mark.parametrize("prompt", ["[a:b:0.5]", "[:b:3]", "[a::.5]", "[a:5]", "([a|b]:1.2)"])
+def test_text_for_a_part_of_the_steps_is_found(prompt: str) -> None:
+    assert has_edits(prompt)
+
+
+@pytest.mark.parametrize(
+    "prompt", ["[a]", "(a:0.5)", "a|b", "[a: b]", "[a:0.5", r"\[a:0.5\]", "[" * 101]
+)
+def test_other_text_is_no_edit(prompt: str) -> None:
+    assert not has_edits(prompt)
+
+
+@pytest.mark.parametrize("prompt", ["a (red:1.2) [star]", r"a\b", ":-)", "((", ""])
+def test_an_escaped_prompt_is_the_plain_one(prompt: str) -> None:
+    (passage,) = passages(escaped(prompt))
+    assert passage == ((Part(prompt, 1.0),) if prompt else ())
 
 
 @pytest.mark.parametrize("piece", ["(a)", "([", "(a:1.1)[", "\\", "BREAK ", " " * 9, "a:1", ":"])

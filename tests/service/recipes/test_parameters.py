@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.spec.prompt_syntax import escaped
 from service.recipes.parameters import parameters_of, parse_parameters
 from service.recipes.recipe import generator
 from tests.service.recipes.examples import recipe
@@ -28,6 +29,17 @@ def test_what_we_write_is_what_it_would_have_written() -> None:
         "Model hash: stand-in, Model: flux-demo, Denoising strength: 0.6, "
         f'Lora hashes: "ink: ababababab", Version: {generator()}'
     )
+
+
+def test_prompts_are_written_as_it_reads_the_same() -> None:
+    """Brackets of a plain prompt are text, which there they are behind a backslash."""
+    prompts = {"prompt": "a fox (35 mm)", "negative_prompt": "[grey]"}
+    plain = parse_parameters(parameters_of(recipe(**prompts)))
+    weighted = parse_parameters(parameters_of(recipe(**prompts, prompt_syntax="weighted")))
+    assert plain["Prompt"].startswith(r"a fox \(35 mm\)")
+    assert plain["Negative prompt"] == r"\[grey\]"
+    assert weighted["Prompt"].startswith("a fox (35 mm)")
+    assert weighted["Negative prompt"] == "[grey]"
 
 
 def test_what_it_writes_is_read() -> None:
@@ -75,7 +87,7 @@ def test_settings_survive_any_prompt_and_name(prompt: str, model: str, seed: int
     found = parse_parameters(parameters_of(made.model_copy(update={"fingerprint": ""})))
     assert (found["Steps"], found["Size-1"], found["Seed"]) == ("4", "40", "6")
     if not prompt.startswith("Negative prompt:"):
-        assert found["Prompt"] == prompt
+        assert found["Prompt"] == escaped(prompt)
 
 
 @pytest.mark.timeout(5)

@@ -75,6 +75,14 @@ def test_brackets_that_may_be_meant_as_text_are_not_told(prompt: str) -> None:
     assert warned(prompt=prompt) == {}
 
 
+def test_prompt_editing_is_told_to_be_none() -> None:
+    editing = {"prompt": "a [cat:dog:0.5]", "negative_prompt": "[rain|snow]"}
+    told = warned(WEIGHTED, prompt_syntax="weighted", **editing)
+    assert told.keys() == editing.keys()
+    assert "no prompt editing here" in told["prompt"]
+    assert warned(WEIGHTED, **editing) == {}
+
+
 def test_weights_that_count_are_not_told() -> None:
     weighted = {"prompt_syntax": "weighted", "prompt": "a (cat:1.2)"}
     assert warned(WEIGHTED, **weighted) == {}
