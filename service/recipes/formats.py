@@ -69,7 +69,7 @@ def jpeg(data: bytes, metadata: Metadata) -> bytes:
 def _exif(parameters: str) -> bytes:
     """EXIF with the text as a comment of the user, as TIFF."""
     exif = Image.Exif()
-    exif.get_ifd(EXIF_IFD)[USER_COMMENT] = UNICODE + parameters.encode("utf-16-be")
+    exif[EXIF_IFD] = {USER_COMMENT: UNICODE + parameters.encode("utf-16-be")}
     return exif.tobytes().removeprefix(b"Exif\0\0")
 
 

@@ -24,11 +24,9 @@ MISSING = (
     "output.c2pa_key: signing needs the extra c2pa; install it (pip install 'atelier[c2pa]')"
     " or leave the key out"
 )
-NO_THUMBNAILS = {
-    "builder": {"thumbnail": {"enabled": False}},
-    "verify": {"verify_after_sign": False},
-}
-"""A thumbnail is larger than most outputs, and takes longer than encoding them."""
+OPTIONS = {"builder": {"thumbnail": {"enabled": False}}, "verify": {"verify_after_sign": False}}
+"""Options of the library. A thumbnail is larger than most outputs, and takes longer than encoding
+them; what was just signed needs no check."""
 
 Sign = Callable[[bytes, str, str], bytes]
 """Signs a file, given its content type and IPTC's word for where it comes from."""
@@ -106,7 +104,7 @@ class _Signer:
     def __init__(self, c2pa: Any, signer: Any) -> None:
         self._c2pa = c2pa
         self._signer = signer
-        self._context = c2pa.Context.from_dict(NO_THUMBNAILS)
+        self._context = c2pa.Context.from_dict(OPTIONS)
         self._lock = Lock()
 
     def __call__(self, data: bytes, content_type: str, source: str) -> bytes:

@@ -9,6 +9,7 @@ import io
 import json
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 
 import av
 import numpy as np
@@ -22,6 +23,8 @@ from service.jobs.model.job import JobState, Warned
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, input_key
 from service.recipes.files import read_recipe
+from service.settings.output import OutputSettings
+from service.settings.redis import RedisSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
 from service.tracing.log_format import JsonFormatter
@@ -349,4 +352,10 @@ def test_settings_that_lack_something_are_told() -> None:
         run_pool(Settings(pools={"x": {"model": "y"}}), "x")
     settings = Settings(pools={"x": {"model": "y"}}, models={"y": {"source": "z"}})
     with pytest.raises(ConfigError, match=r"redis\.url"):
+        run_pool(settings, "x")
+    signing = {"c2pa_key": Path("absent.pem"), "c2pa_certificates": Path("absent.pem")}
+    settings = settings.model_copy(
+        update={"redis": RedisSettings(url="redis://nowhere"), "output": OutputSettings(**signing)}
+    )
+    with pytest.raises(ConfigError, match=r"output\.c2pa_certificates: can't read 'absent.pem'"):
         run_pool(settings, "x")
