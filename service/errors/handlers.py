@@ -99,7 +99,7 @@ async def _of_the_router(request: Request, error: Exception) -> Response:
 
 def _allowed(request: Request) -> dict[str, str]:
     """The methods of every route with that path; the router knows of the first one only."""
-    template = getattr(request.scope.get("route"), "path", "")
+    template = getattr(request.scope.get("route"), "path_format", "")
     methods = {name.upper() for name in request.app.openapi()["paths"].get(template, {})}
     methods |= {"HEAD"} if "GET" in methods else set()
     return {"Allow": ", ".join(sorted(methods))} if methods else {}

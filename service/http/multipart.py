@@ -163,7 +163,9 @@ class _Form:
         self._header = self._value = b""
 
     def _end_headers(self) -> None:
-        _, options = parse_options_header(self._disposition)
+        kind, options = parse_options_header(self._disposition)
+        if kind != b"form-data":  # RFC 7578, section 4.2
+            raise Malformed("the form is broken: a part is not declared as form-data")
         name = options.get(b"name", b"").decode("utf-8", "replace")
         if name not in self._parts:
             raise Invalid([FieldError(name or "body", f"is no part; there is {self._known()}")])

@@ -43,7 +43,7 @@ async def check_query(request: Request) -> None:
 
 def _known(request: Request) -> Sequence[str]:
     """Names that the API's description has for that route."""
-    template = getattr(request.scope.get("route"), "path", "")
+    template = getattr(request.scope.get("route"), "path_format", "")
     operation = request.app.openapi()["paths"].get(template, {}).get(request.method.lower(), {})
     return [item["name"] for item in operation.get("parameters", ()) if item["in"] == "query"]
 

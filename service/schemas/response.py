@@ -156,7 +156,7 @@ class ModelView(View):
     model_config = ConfigDict(json_schema_extra=shown(examples.MODEL))
 
     id: str
-    """Its name, for clients of OpenAI's API, as the next three."""
+    """Name again, for clients of OpenAI's API, as the next three."""
     object: Literal["model"] = "model"
     """Kind of this object."""
     created: int = 0

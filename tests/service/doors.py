@@ -54,5 +54,24 @@ ASKED: dict[str, Asked] = {
     "/v1/models/{owner}/{name}/predictions": Asked(
         f"/v1/models/atelier/{MODEL}/predictions", {"input": {"prompt": "a", "guidance": 3.5}}
     ),
+    "/fal/queue/{app}": Asked(
+        f"/fal/queue/fal-ai/{MODEL}",
+        {
+            "prompt": "a",
+            "image_size": {"width": 64, "height": 64},
+            "output_format": "jpeg",
+            "image_url": IMAGE,
+            "sync_mode": False,
+        },
+    ),
+    "/fal/run/{app}": Asked(f"/fal/run/{MODEL}", {"prompt": "a", "seed": 7}),
+    "/v1/images/generations": Asked(
+        "/v1/images/generations",
+        {"prompt": "a cat", "model": MODEL, "n": 1, "size": "64x64", "seed": 7},
+    ),
+    "/v1/images/edits": Asked(
+        "/v1/images/edits", form={"prompt": "a cat", "n": "1"}, files={"image": PNG}
+    ),
+    "/v1/images/variations": Asked("/v1/images/variations", form={"n": "1"}, files={"image": PNG}),
 }
 """One good request of each operation that has a body; more of one by a word behind its path."""

@@ -41,6 +41,11 @@ CLOSED = [
     ("GET", "/v1/jobs/ID/events"),
     ("GET", "/v1/jobs/ID/outputs/0"),
     ("POST", f"/hf/{MODEL}"),
+    ("POST", "/fal/run/APP"),
+    ("POST", "/fal/queue/APP"),
+    ("GET", "/fal/queue/APP/requests/REQUEST"),
+    ("GET", "/fal/queue/APP/requests/REQUEST/status"),
+    ("PUT", "/fal/queue/APP/requests/REQUEST/cancel"),
     ("POST", "/v1/predictions"),
     ("GET", "/v1/predictions"),
     ("GET", "/v1/predictions/PREDICTION"),
@@ -69,6 +74,8 @@ PASSWORDS = "/sdapi/v1/"
 """Paths where a key may also be the password of `Basic`."""
 PARAMETERS = (
     ("PREDICTION", "{prediction_id}"),
+    ("REQUEST", "{request_id}"),
+    ("APP", "{app}"),
     ("OWNER", "{owner}"),
     ("ID", "{job_id}"),
     (f"hf/{MODEL}", "hf/{model}"),

@@ -1,0 +1,211 @@
+"""fal's door, by fal-client itself, through a proxy that speaks TLS as that client does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from redis.asyncio import Redis
+
+from service.app import create_app
+from service.auth.api_keys import ApiKeys
+from service.jobs.model.job import PRIORITIES, JobError, JobState
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
+from service.settings.settings import Settings
+from tests.service.conftest import served
+from tests.service.doors import IMAGE
+from tests.service.routes.compat import fal_program
+from tests.service.routes.compat.tls_proxy import behind_tls, certificates
+from tests.service.standin import MODEL, SIZE_PX, VIDEO, StandIn, picture
+from tests.service.test_keys import with_keys
+
+APP = f"fal-ai/{MODEL}"
+
+
+@dataclass
+class Fal:
+    """Programs with fal's client, each a process of its own."""
+
+    port: int
+    authority: Path
+
+    async def __call__(self, call: str, arguments: dict[str, Any], app: str = APP) -> Any:
+        host = f"127.0.0.1:{self.port}/fal"
+        environment = os.environ | {
+            "FAL_RUN_HOST": f"{host}/run",
+            "FAL_QUEUE_RUN_HOST": f"{host}/queue",
+            "FAL_KEY": "none",
+            "SSL_CERT_FILE": str(self.authority),
+            "NO_PROXY": "127.0.0.1",
+        }
+        program = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(fal_program.__file__),
+            *(call, app, json.dumps(arguments)),
+            env=environment,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        told, _ = await program.communicate()
+        assert program.returncode == 0
+        return json.loads(told)
+
+
+@pytest.fixture
+async def fal(settings: Settings, queue: Queue, store: Store, tmp_path: Path) -> AsyncIterator[Fal]:
+    made = certificates(tmp_path / "tls")
+    app = create_app(settings, queue, store)
+    async with (
+        served(app, settings) as address,
+        behind_tls(int(address.rpartition(":")[2]), made) as port,
+    ):
+        public = settings.server.model_copy(update={"public_url": f"https://127.0.0.1:{port}"})
+        app.state.front.settings = settings.model_copy(update={"server": public})
+        yield Fal(port, made.file("ca"))
+
+
+async def test_subscribe_waits_for_a_job_like_any_other(fal: Fal, pool: StandIn) -> None:
+    arguments = {
+        "prompt": "a cat",
+        "image_size": {"width": 64, "height": 96},
+        "num_images": 2,
+        "seed": 7,
+        "guidance_scale": 2.5,
+        "num_inference_steps": 3,
+        "output_format": "jpeg",
+        "enable_safety_checker": True,
+        "sync_mode": False,
+    }
+    told = await fal("subscribe", arguments)
+    (job,) = pool.seen
+    assert (job.request["seed"], job.request["guidance_scale"], job.images) == (7, 2.5, 2)
+    assert (job.request["width"], job.request["height"], job.steps) == (64, 96, 6)
+    assert "Completed" in told["seen"]
+    result = told["result"]
+    assert result["seed"] == 7 and len(result["images"]) == 2
+    (first, _) = result["images"]
+    assert first["content_type"] == "image/jpeg" and first["width"] == SIZE_PX
+    assert first["url"].startswith(f"https://127.0.0.1:{fal.port}/")
+
+
+async def test_run_answers_with_the_result(fal: Fal, pool: StandIn) -> None:
+    image = picture(size=(64, 64))
+    result = await fal("run", {"prompt": "a", "image_url": IMAGE, "strength": 0.5}, app=MODEL)
+    (job,) = pool.seen
+    assert len(result["images"]) == 1 and "video" not in result
+    assert await pool.store.get(job.request["image"]) == image
+
+
+async def test_a_video_is_one(fal: Fal, queue: Queue, store: Store) -> None:
+    async with StandIn(queue, store, VIDEO):
+        result = await fal("run", {"prompt": "a"}, app=f"fal-ai/{VIDEO.name}")
+    assert result["video"]["content_type"] == "video/mp4" and "images" not in result
+
+
+async def test_a_request_is_canceled(fal: Fal, pool: StandIn, queue: Queue) -> None:
+    pool.may_finish.clear()
+    told = await fal("cancel", {"prompt": "a"})
+    assert told["before"] in ("Queued", "InProgress")
+    assert (told["after"], told["error_type"]) == ("Completed", "job_canceled")
+    assert told["result"] == [410, "the job was canceled", "job_canceled"]
+    assert told["again"][0] == 400 and told["again"][2] == "already_completed"
+    job = await queue.get(told["id"])
+    assert job is not None and job.state is JobState.CANCELED
+    assert job.priority == PRIORITIES["low"]
+    pool.may_finish.set()
+
+
+async def test_a_failure_is_told_with_the_status_and_with_the_result(
+    wire: httpx.AsyncClient, pool: StandIn
+) -> None:
+    pool.failure = JobError(code="non_finite", message="it came out as no image")
+    made = (await wire.post(f"/fal/queue/{APP}", json={"prompt": "a"})).json()
+    status: dict[str, Any] = {}
+    while status.get("status") != "COMPLETED":
+        status = (await wire.get(made["status_url"])).json()
+    assert (status["error"], status["error_type"]) == ("it came out as no image", "non_finite")
+    result = await wire.get(made["response_url"])
+    assert result.status_code == 500 and result.json()["error_type"] == "non_finite"
+
+
+async def test_a_result_that_is_not_there_yet_is_none(
+    wire: httpx.AsyncClient, pool: StandIn
+) -> None:
+    pool.may_finish.clear()
+    made = (await wire.post(f"/fal/queue/{APP}", json={"prompt": "a"})).json()
+    result = await wire.get(made["response_url"])
+    assert result.status_code == 400 and result.json()["error_type"] == "in_progress"
+    pool.may_finish.set()
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"prompt": "a", "image_size": "huge"}, "image_size"),
+        ({"prompt": "a", "image_size": {"width": 10, "height": 64}}, "image_size.width"),
+        ({"prompt": "a", "image_size": "square", "width": 64}, "width"),
+        ({"prompt": "a", "output_format": "bmp"}, "output_format"),
+        ({"prompt": "a", "sync_mode": True}, "sync_mode"),
+        ({"prompt": "a", "scheduler": "x"}, "scheduler"),
+        ({"prompt": "a", "image_url": "x"}, "image_url"),
+        ({"prompt": "a", "model": "x"}, "model"),
+        ({"prompt": "a", "colour": "x"}, "colour"),
+        ({}, "prompt"),
+    ],
+)
+async def test_what_is_wrong_is_told_by_the_name_it_was_sent_by(
+    wire: httpx.AsyncClient, pool: StandIn, given: dict[str, Any], field: str
+) -> None:
+    answer = await wire.post(f"/fal/queue/{APP}", json=given)
+    assert answer.status_code == 422
+    assert set(answer.json()) == {"detail", "error_type"}
+    assert answer.json()["detail"].startswith(f"{field}: ")
+
+
+async def test_its_client_shows_what_is_wrong(fal: Fal, pool: StandIn) -> None:
+    status, message, kind = await fal("refused", {"prompt": "a", "seed": -1})
+    assert (status, kind) == (422, "invalid_request") and message.startswith("seed: ")
+
+
+async def test_its_webhooks_are_refused_by_name(wire: httpx.AsyncClient, pool: StandIn) -> None:
+    address = f"/fal/queue/{APP}?fal_webhook=http://a.example"
+    answer = await wire.post(address, json={"prompt": "a"})
+    assert answer.status_code == 422 and "fal_webhook" in answer.json()["detail"]
+
+
+class TestWithKeys:
+    @pytest.fixture
+    async def keys(self, redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:
+        keys = ApiKeys(Redis.from_url(redis_url, decode_responses=True))
+        yield keys
+        await keys.close()
+
+    @pytest.fixture
+    def settings(self, settings: Settings, redis_url: str) -> Settings:
+        return with_keys(settings, redis_url)
+
+    async def test_a_key_comes_as_key_on_its_paths_alone(
+        self, app: FastAPI, http: httpx.AsyncClient, keys: ApiKeys, pool: StandIn
+    ) -> None:
+        headers = {"Authorization": f"Key {(await keys.create('acme'))[1]}"}
+        made = await http.post(f"/fal/queue/{APP}", json={"prompt": "a"}, headers=headers)
+        assert made.status_code == 200
+        assert (await http.get("/v1/models", headers=headers)).status_code == 401
+        theirs = {"Authorization": f"Key {(await keys.create('zoo'))[1]}"}
+        path = f"/fal/queue/{APP}/requests/{made.json()['request_id']}"
+        assert (await http.get(f"{path}/status", headers=headers)).status_code == 200
+        for answer in (
+            await http.get(path, headers=theirs),
+            await http.get(f"{path}/status", headers=theirs),
+            await http.put(f"{path}/cancel", headers=theirs),
+        ):
+            assert answer.status_code == 404
