@@ -98,18 +98,22 @@ class Tokenizer:
         mask = np.asarray(encoded["attention_mask"], bool)
         return Tokens(np.asarray(encoded["input_ids"], np.int32), mask)
 
-    def pieces(self, text: str) -> list[Piece]:
-        """Return the tokens of a text of any length, without markers."""
+    def pieces(self, texts: Sequence[str]) -> list[list[Piece]]:
+        """Return the tokens of texts of any length, without markers."""
+        if not texts:
+            return []
         with self._lock:
             encoded = self._tokenizer(
-                text,
+                list(texts),
                 add_special_tokens=False,
                 truncation=False,
                 return_offsets_mapping=True,
-                verbose=False,  # that it is longer than the encoder reads is what it is called for
+                verbose=False,  # that one is longer than the encoder reads is what this is for
             )
-        offsets = (start for start, _ in encoded["offset_mapping"])
-        return [Piece(*pair) for pair in zip(encoded["input_ids"], offsets, strict=True)]
+        return [
+            [Piece(id, start) for id, (start, _) in zip(ids, offsets, strict=True)]
+            for ids, offsets in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+        ]
 
     @property
     def markers(self) -> tuple[list[int], list[int]]:
@@ -200,9 +204,9 @@ class BlankTokenizer(Tokenizer):
         """Longest prompt; there is none."""
         return VERY_LARGE_INTEGER
 
-    def pieces(self, text: str) -> list[Piece]:
+    def pieces(self, texts: Sequence[str]) -> list[list[Piece]]:
         """Return no tokens: texts are but padding."""
-        return []
+        return [[] for _ in texts]
 
     @property
     def markers(self) -> tuple[list[int], list[int]]:

@@ -87,8 +87,9 @@ def read_weighted(tokenizer: Tokenizer, field: str, prompt: str) -> WeightedText
 def _tokens(tokenizer: Tokenizer, passage: Passage, start: int) -> tuple[Token, ...]:
     """Tokenize a passage that begins at `start`, each part by itself."""
     found = []
-    for text, weight in passage:
-        found += [Token(id, weight, start + at) for id, at in tokenizer.pieces(text)]
+    pieces = tokenizer.pieces([part.text for part in passage])
+    for (text, weight), own in zip(passage, pieces, strict=True):
+        found += [Token(id, weight, start + at) for id, at in own]
         start += len(text)
     return tuple(found)
 
@@ -96,7 +97,7 @@ def _tokens(tokenizer: Tokenizer, passage: Passage, start: int) -> tuple[Token, 
 def in_chunks(tokenizer: Tokenizer, read: WeightedText, length: int, most: int) -> Chunks:
     """Return a prompt in at most so many chunks of `length` tokens, markers included."""
     size = length - sum(map(len, tokenizer.markers))
-    comma = {piece.id for piece in tokenizer.pieces(",")}
+    comma = {piece.id for piece in tokenizer.pieces([","])[0]}
     found = list(chain.from_iterable(_cut(one, size, comma) for one in read.passages))
     return _padded(tokenizer, found[:most], length, _text_of(read, chain(*found[most:])))
 
