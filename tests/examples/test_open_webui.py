@@ -150,3 +150,9 @@ async def test_each_request_of_open_webui_is_answered(
 async def test_a_server_without_keys_takes_an_empty_one(address: str, pool: StandIn) -> None:
     async with httpx.AsyncClient(base_url=address, trust_env=False, timeout=30) as http:
         assert len(await OpenWebUI(http).replay(KEYLESS)) == 1
+
+
+async def test_an_image_to_edit_reaches_the_job(guarded: str, key: str, pool: StandIn) -> None:
+    async with httpx.AsyncClient(base_url=guarded, trust_env=False, timeout=30) as http:
+        await OpenWebUI(http, key).replay("openai: edit one image")
+    assert pool.seen[0].request["image"]

@@ -1,0 +1,62 @@
+"""LiteLLM, unmodified and in its own environment, against the real front end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.programs import ROOT, output
+from tests.service.standin import StandIn, picture
+
+PYTHON = ROOT / ".venv-litellm" / "bin" / "python"
+CALLS = Path(__file__).with_name("litellm_calls.py")
+pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="make clients brings LiteLLM")
+Call = Callable[[str], Awaitable[Any]]
+
+
+@pytest.fixture
+def call(address: str, key: str, tmp_path: Path) -> Call:
+    """Make one of LiteLLM's calls; what it got."""
+    file = tmp_path / "picture.png"
+    file.write_bytes(picture(size=(64, 64)))
+
+    async def make(name: str) -> Any:
+        own = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # or else it asks the network for prices
+        here = {"ATELIER_URL": f"{address}/v1", "ATELIER_KEY": key, "PICTURE": str(file)}
+        return await output(PYTHON, CALLS, name, **own, **here)
+
+    return make
+
+
+async def test_image_generation(call: Call, pool: StandIn) -> None:
+    assert len(await call("image_generation")) == 2
+    (job,) = pool.seen
+    assert job.tenant == "acme"
+    wanted = {"prompt": "a red circle", "num_images": 2, "width": 64, "height": 64, "seed": 7}
+    assert wanted.items() <= job.request.items()
+
+
+async def test_image_edit(call: Call, pool: StandIn) -> None:
+    assert len(await call("image_edit")) == 1
+    (job,) = pool.seen
+    assert job.request["prompt"] == "a blue circle" and job.request["image"]
+
+
+async def test_the_gateways_recipe(call: Call, pool: StandIn) -> None:
+    assert len(await call("gateway")) == 1
+    assert [job.model for job in pool.seen] == ["flux-demo"]
+
+
+async def test_a_size_that_the_model_cannot_make_is_a_bad_request(
+    call: Call, pool: StandIn
+) -> None:
+    assert "multiple of 16" in await call("refused")
+    assert not pool.seen
+
+
+async def test_a_wrong_key_is_an_authentication_error(call: Call, pool: StandIn) -> None:
+    assert "key" in await call("keyless")
+    assert not pool.seen
