@@ -6,7 +6,7 @@ import json
 from typing import Annotated, Any
 
 from fastapi import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from service.errors.problems import Problem
 from service.http.negotiation import JSON
@@ -62,9 +62,9 @@ class TextToImage(DoorBody):
     """Number of batches. All images are of one job; number i has `seed + i`."""
     override_settings: dict[str, Any] | None = None
     """Options of this request alone: `sd_model_checkpoint` is its model."""
-    disable_extra_networks: bool = False
+    disable_extra_networks: StrictBool = False
     """Whether to take the adapters out of the prompt without using them."""
-    send_images: bool = True
+    send_images: StrictBool = True
     """Whether the answer holds the images; the job does in any case."""
 
 

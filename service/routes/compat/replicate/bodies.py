@@ -12,7 +12,7 @@ from service.schemas.examples import Example, shown
 Status = Literal["starting", "processing", "succeeded", "failed", "canceled"]
 
 
-class PredictionInput(DoorBody):
+class ReplicateInput(DoorBody):
     """Settings: by names that are common at Replicate, or any field of `POST /v1/generate`."""
 
     model_config = ConfigDict(extra="allow")
@@ -46,7 +46,7 @@ class PredictionRequest(DoorBody):
     """Name of a model. An owner before it (`atelier/`) changes nothing."""
     model: str | None = None
     """The same, under its other name."""
-    input: PredictionInput = Field(default_factory=PredictionInput)
+    input: ReplicateInput = Field(default_factory=ReplicateInput)
     """Settings by name."""
     stream: bool | None = None
     """Taken, and without effect: outputs are there when all of them are."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from service.errors.problems import FieldError, Invalid
 from service.routes.compat.names import Names
-from service.routes.compat.replicate.bodies import PredictionInput, PredictionRequest
+from service.routes.compat.replicate.bodies import PredictionRequest, ReplicateInput
 
 FIELDS = {
     "num_outputs": "num_images",
@@ -41,7 +41,7 @@ def _bare(name: str | None) -> str | None:
     return name and name.rpartition("/")[2]
 
 
-def _output(asked: PredictionInput) -> dict[str, Any] | None:
+def _output(asked: ReplicateInput) -> dict[str, Any] | None:
     given = asked.output_format
     output = {"format": given and FORMATS.get(given, given), "quality": asked.output_quality}
     return {name: value for name, value in output.items() if value is not None} or None
