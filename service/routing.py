@@ -12,10 +12,18 @@ from service.routes.compat import hugging_face
 from service.routes.compat.a1111 import door as a1111
 from service.routes.compat.fal import door as fal
 from service.routes.compat.openai import images as openai_images
+from service.routes.compat.openai import videos as openai_videos
 from service.routes.compat.replicate import door as replicate
 from service.routes.documented_responses import problems
 
-DOORS = (openai_images.DOOR, hugging_face.DOOR, a1111.DOOR, replicate.DOOR, fal.DOOR)
+DOORS = (
+    openai_images.DOOR,
+    openai_videos.DOOR,
+    hugging_face.DOOR,
+    a1111.DOOR,
+    replicate.DOOR,
+    fal.DOOR,
+)
 """Other clients' APIs."""
 
 

@@ -24,7 +24,7 @@ from service.http.image_checks import ImageChecks
 from service.http.inflight_limits import Shared, bodies_of, waits_of
 from service.jobs.model.job import DEFAULT_TENANT, Job
 from service.jobs.queue import ModelStatus, Queue
-from service.jobs.storage.object_store import Store
+from service.jobs.storage.object_store import Store, job_folders
 from service.metrics.http import Telemetry
 from service.safety.checker import SafetyChecker
 from service.settings.safety import SafetySettings
@@ -184,6 +184,15 @@ class FrontEnd:
         note(job=job.id)
         hide_prompts(job.request)
         return job
+
+    async def delete(self, job: Job) -> None:
+        """Delete a job with its files; cancel it first if it has not ended.
+
+        Raises: NotFound: it was deleted meanwhile.
+        """
+        if await self.queue.delete(job.id) is None:
+            raise no_such_job(job.id)
+        await self.store.delete(job_folders(job.id))
 
     async def close(self) -> None:
         """Begin to stop: let go of connections and threads."""

@@ -12,7 +12,6 @@ from service.front_end.front_end import Front, Tenant, no_such_job
 from service.http.head import is_head
 from service.jobs.model.errors import UnknownCursor
 from service.jobs.model.job_filter import JobFilter
-from service.jobs.storage.object_store import job_folders
 from service.responses.render import (
     events_answer,
     events_head,
@@ -68,10 +67,7 @@ async def get_job(job_id: JobId, request: Request, front: Front, tenant: Tenant)
 @router.delete("/{job_id}", status_code=204, responses=problems(401, 404, 503))
 async def delete_job(job_id: JobId, front: Front, tenant: Tenant) -> Response:
     """Delete a job with its outputs; one that has not ended is canceled first."""
-    job = await front.job(job_id, tenant)
-    if await front.queue.delete(job.id) is None:
-        raise no_such_job(job_id)
-    await front.store.delete(job_folders(job_id))
+    await front.delete(await front.job(job_id, tenant))
     return Response(status_code=204)
 
 

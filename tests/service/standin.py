@@ -15,8 +15,9 @@ from models.spec.option import Option
 from service.jobs.model.job import Job, JobError, Output, Usage
 from service.jobs.queue import Claim, Queue
 from service.jobs.redis.tasks import cancel
-from service.jobs.storage.object_store import Store, output_key
+from service.jobs.storage.object_store import Store, beside_key, output_key
 from service.schemas.request import MEDIA_TYPES
+from workers.media.sheets import sheets_of
 from workers.media.video import encode_video
 
 MODEL = "flux-demo"
@@ -95,11 +96,15 @@ VIDEO = SPEC.model_copy(
 
 def clip(file_format: str, frames: int, fps: int = VIDEO.defaults["fps"]) -> bytes:
     """A small video: a red square that goes right, on blue."""
+    return encode_video(_frames(frames), file_format, fps)
+
+
+def _frames(frames: int) -> np.ndarray:
     pixels = np.zeros((frames, SIZE_PX, SIZE_PX, 3), np.uint8)
     pixels[..., 2] = 255
     for number in range(frames):
         pixels[number, 8:16, number : number + 8] = (255, 0, 0)
-    return encode_video(pixels, file_format, fps)
+    return pixels
 
 
 def picture(file_format: str = "PNG", size: tuple[int, int] = (SIZE_PX, SIZE_PX)) -> bytes:
@@ -178,6 +183,9 @@ class StandIn:
         content_type = MEDIA_TYPES[chosen]
         key = output_key(claim.job.id, claim.fence, index, content_type)
         await self.store.put(key, data, content_type)
+        if moves:
+            for name, small in sheets_of(_frames(frames)).items():
+                await self.store.put(beside_key(key, name), small, "image/webp")
         return Output(
             index=index,
             key=key,

@@ -69,10 +69,18 @@ CLOSED = [
     ("POST", "/v1/images/generations"),
     ("POST", "/v1/images/edits"),
     ("POST", "/v1/images/variations"),
+    ("POST", "/v1/videos"),
+    ("GET", "/v1/videos"),
+    ("POST", "/v1/videos/generations"),
+    ("GET", "/v1/videos/CLIP"),
+    ("DELETE", "/v1/videos/CLIP"),
+    ("POST", "/v1/videos/CLIP/remix"),
+    ("GET", "/v1/videos/CLIP/content"),
 ]
 PASSWORDS = "/sdapi/v1/"
 """Paths where a key may also be the password of `Basic`."""
 PARAMETERS = (
+    ("CLIP", "{video_id}"),
     ("PREDICTION", "{prediction_id}"),
     ("REQUEST", "{request_id}"),
     ("APP", "{app}"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from service.recipes.recipe import Recipe
 from workers.media import image, video
 from workers.media.marking import Marking
+from workers.media.sheets import sheets_of
 
 DEFAULT_FPS = 16.0
 """Frame rate of a video whose model names none; what Wan was trained on."""
@@ -32,6 +33,8 @@ class File:
     """Number of frames of a video, as the next two are."""
     fps: float | None = None
     duration_s: float | None = None
+    beside: Mapping[str, bytes] = field(default_factory=dict)
+    """Small images of a video by name (`media.sheets`)."""
 
 
 def files(
@@ -85,6 +88,7 @@ def _clip(frames: np.ndarray, format: str, fps: float, quality: int | None) -> F
         num_frames=num_frames,
         fps=fps,
         duration_s=num_frames / fps,
+        beside=sheets_of(frames),
     )
 
 

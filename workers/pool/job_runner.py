@@ -15,7 +15,7 @@ from models.interface.pipeline import Prepared, RequestError
 from service.jobs.model.job import JobError, JobState, Output, Snapshot, Stage, Usage, Warned
 from service.jobs.queue import Claim, Queue
 from service.jobs.storage.errors import NotStored, StoreError
-from service.jobs.storage.object_store import Store, input_key, job_folders, output_key
+from service.jobs.storage.object_store import Store, beside_key, input_key, job_folders, output_key
 from service.recipes.recipe import Recipe, recipe_of
 from service.safety.verdict import SafetyAbsent
 from service.tracing import spans
@@ -25,6 +25,7 @@ from workers.engine.engine import Engine
 from workers.engine.errors import EngineDied, GenerationFailed
 from workers.engine.row import Row
 from workers.engine.stage_timing import Turns
+from workers.media import sheets
 from workers.media.marking import Marking
 from workers.media.outputs import File, count, files
 from workers.pool import metrics
@@ -295,7 +296,10 @@ class JobRunner:
 
     async def _store_file(self, index: int, seed: int, file: File) -> Output:
         key = output_key(self._job.id, self.claim.fence, index, file.content_type)
-        await self._patience.until_stored(self._put, key, file)
+        await self._patience.until_stored(self._put, key, file.data, file.content_type)
+        for name, data in file.beside.items():
+            small = beside_key(key, name)
+            await self._patience.until_stored(self._put, small, data, sheets.CONTENT_TYPE)
         return Output(
             index=index,
             key=key,
@@ -311,9 +315,9 @@ class JobRunner:
             duration_s=file.duration_s,
         )
 
-    async def _put(self, key: str, file: File) -> None:
+    async def _put(self, key: str, data: bytes, content_type: str) -> None:
         """Store to the end, even where the work is stopped: half a write can't be called back."""
-        put = self._store.put(key, file.data, file.content_type)
+        put = self._store.put(key, data, content_type)
         storing = asyncio.create_task(put)
         self._storing.add(storing)
         storing.add_done_callback(self._storing.discard)

@@ -57,6 +57,11 @@ def output_key(job_id: str, fence: int, index: int, content_type: str) -> str:
     return f"outputs/{job_id}/{fence}-{index}{mimetypes.guess_extension(content_type) or ''}"
 
 
+def beside_key(key: str, name: str) -> str:
+    """Return the key of a small image of the video under that key."""
+    return f"{key}.{name}.webp"
+
+
 def snapshot_key(job_id: str, fence: int, index: int, step: int) -> str:
     """Return the key of one image's state: a stale claim never overwrites its successor's."""
     return f"snapshots/{job_id}/{fence}-{index}-{step}"

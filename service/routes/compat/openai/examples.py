@@ -45,3 +45,52 @@ EVENT: Example = {
     **_ABOUT,
     "usage": _USAGE,
 }
+
+VIDEO_REQUEST: Example = {
+    "model": "wan-demo",
+    "prompt": "a red circle that moves to the right",
+    "seconds": 2,
+    "size": "64x64",
+    "seed": 7,
+}
+VIDEO_FORM: Example = {**VIDEO_REQUEST, "input_reference": "@first.png"}
+REMIX: Example = {"prompt": "a green circle that moves to the right"}
+VIDEO: Example = {
+    "id": "job_0f8a1c2d3e4b5a69",
+    "object": "video",
+    "status": "completed",
+    "progress": 100,
+    "created_at": 1_769_860_800,
+    "completed_at": 1_769_860_801,
+    "expires_at": 1_769_947_201,
+    "error": None,
+    "model": "wan-demo",
+    "prompt": "a red circle that moves to the right",
+    "seconds": "2.125",
+    "size": "64x64",
+    "remixed_from_video_id": None,
+    "seed": 7,
+}
+VIDEOS: Example = {
+    "object": "list",
+    "data": [VIDEO],
+    "has_more": False,
+    "first_id": VIDEO["id"],
+    "last_id": VIDEO["id"],
+}
+DELETED: Example = {"id": VIDEO["id"], "object": "video.deleted", "deleted": True}
+MLPERF_REQUEST: Example = {
+    "prompt": "a red circle that moves to the right",
+    "size": "64x64",
+    "seconds": 2.0,
+    "fps": 8,
+    "num_inference_steps": 4,
+    "seed": 42,
+    "response_format": "video_path",
+}
+MLPERF_VIDEO: Example = {
+    "video_id": VIDEO["id"],
+    "video_bytes": None,
+    "video_path": "http://localhost:8000/links/job_0f8a1c2d3e4b5a69/0?expires=1769864401"
+    "&signature=…",
+}

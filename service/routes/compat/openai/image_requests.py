@@ -16,6 +16,7 @@ from service.errors.problems import FieldError, Invalid
 from service.routes.compat.door import DoorBody
 from service.routes.compat.names import Names
 from service.routes.compat.openai import examples
+from service.routes.compat.openai.further import joined
 from service.routes.compat.openai.qualities import preset_of
 from service.routes.compat.openai.sizes import sides_of
 from service.schemas.examples import shown
@@ -118,11 +119,7 @@ def translated(asked: ImageRequest, spec: ModelSpec) -> dict[str, Any]:
     fields = _fields(asked, spec)
     if user := asked.safety_identifier or asked.user:
         fields["metadata"] = {"user": user} | _labels(further.pop("metadata", {}))
-    twice = [name for name in further if name in fields]
-    if twice:
-        names = names_of(asked)
-        raise Invalid([FieldError(name, f"is there as {names.of(name)}, too") for name in twice])
-    return {**further, **fields}
+    return joined(fields, further, names_of(asked))
 
 
 def _fields(asked: ImageRequest, spec: ModelSpec) -> dict[str, Any]:

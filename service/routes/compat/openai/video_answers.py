@@ -1,0 +1,163 @@
+"""Jobs as OpenAI's clients read videos of them.
+
+Source: openai-python, src/openai/types/video.py, video_create_error.py.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict
+
+from service.jobs.model.job import Job, JobState
+from service.responses.render import without_output
+from service.routes.compat.openai import examples
+from service.routes.compat.openai.video_requests import REMIXED_FROM
+from service.schemas.examples import shown as shown_example
+from service.schemas.response import View
+
+Status = Literal["queued", "in_progress", "completed", "failed"]
+_STATUSES: dict[JobState, Status] = {
+    JobState.QUEUED: "queued",
+    JobState.RUNNING: "in_progress",
+    JobState.SUCCEEDED: "completed",
+}
+
+
+class VideoErrorView(View):
+    """Reason for a video's failure."""
+
+    code: str
+    """Kind of the error, for programs."""
+    message: str
+    """Message: what happened and what to do."""
+
+
+class VideoView(View):
+    """A video, or what becomes one."""
+
+    model_config = ConfigDict(json_schema_extra=shown_example(examples.VIDEO))
+
+    id: str
+    """Id of its job, by which `/v1/jobs` knows it, too."""
+    object: Literal["video"] = "video"
+    """Kind of this object."""
+    status: Status
+    """State; a canceled or expired job has `failed`."""
+    progress: int
+    """Share of the denoising steps that are done, in percent."""
+    created_at: int
+    """Time of the request: seconds since the epoch."""
+    completed_at: int | None
+    """Time of its end."""
+    expires_at: int | None
+    """Time at which it leaves the store."""
+    error: VideoErrorView | None
+    """Reason for its failure."""
+    model: str
+    """Name of the model."""
+    prompt: str
+    """Description that it was made of."""
+    seconds: str
+    """Length in seconds."""
+    size: str
+    """Width and height in pixels."""
+    remixed_from_video_id: str | None
+    """Id of the video that it is a remix of."""
+    seed: int
+    """Random seed; with it the same request gives the same video."""
+
+
+class VideoPage(View):
+    """A page of videos."""
+
+    model_config = ConfigDict(json_schema_extra=shown_example(examples.VIDEOS))
+
+    object: Literal["list"] = "list"
+    """Kind of this object."""
+    data: list[VideoView]
+    """The videos of the page."""
+    has_more: bool
+    """Whether others follow: ask again with `after` = `last_id`."""
+    first_id: str | None
+    """Id of the first one."""
+    last_id: str | None
+    """Id of the last one."""
+
+
+class DeletedVideo(View):
+    """What is left of a deleted video."""
+
+    model_config = ConfigDict(json_schema_extra=shown_example(examples.DELETED))
+
+    id: str
+    """Id that it had."""
+    object: Literal["video.deleted"] = "video.deleted"
+    """Kind of this object."""
+    deleted: Literal[True] = True
+    """Whether it is gone."""
+
+
+class MlperfVideoView(View):
+    """A video as MLPerf Endpoints' harness reads it."""
+
+    model_config = ConfigDict(json_schema_extra=shown_example(examples.MLPERF_VIDEO))
+
+    video_id: str
+    """Id of its job."""
+    video_bytes: str | None = None
+    """The file in base64, where the request asked for it."""
+    video_path: str | None = None
+    """A link to it that needs no key, and expires."""
+
+
+def is_video(job: Job) -> bool:
+    """Return whether a job makes a video."""
+    return "num_frames" in job.request
+
+
+def shown(job: Job, retention_s: float) -> VideoView:
+    """Return a job as a video.
+
+    Args:
+        retention_s: time that it stays after its end.
+    """
+    finished = job.finished_at
+    return VideoView(
+        id=job.id,
+        status=_STATUSES.get(job.state, "failed"),
+        progress=_percent(job),
+        created_at=int(job.created_at),
+        completed_at=int(finished) if finished else None,
+        expires_at=int(finished + retention_s) if finished else None,
+        error=_error(job),
+        model=str(job.request.get("model", job.model)),
+        prompt=str(job.request["prompt"]),
+        seconds=f"{job.request['num_frames'] / job.request['fps']:g}",
+        size=f"{job.request['width']}x{job.request['height']}",
+        remixed_from_video_id=job.metadata.get(REMIXED_FROM),
+        seed=job.request["seed"],
+    )
+
+
+def _percent(job: Job) -> int:
+    if job.state is JobState.SUCCEEDED:
+        return 100
+    return min(99, 100 * job.step // max(1, job.steps))
+
+
+def _error(job: Job) -> VideoErrorView | None:
+    if not job.state.ended or job.state is JobState.SUCCEEDED:
+        return None
+    problem = without_output(job)
+    return VideoErrorView(code=problem.code, message=problem.detail)
+
+
+def page_of(jobs: list[Job], retention_s: float, *, has_more: bool) -> VideoPage:
+    """Return a page of jobs as videos."""
+    return VideoPage(
+        data=[shown(job, retention_s) for job in jobs],
+        has_more=has_more,
+        first_id=jobs[0].id if jobs else None,
+        last_id=jobs[-1].id if jobs else None,
+    )
