@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from service import openapi
 from service.auth.allowed_hosts import CheckHost, names_of
+from service.batches.chore import drive_forever
 from service.errors import handlers
 from service.front_end.front_end import FrontEnd
 from service.front_end.reaper import sweep_forever
@@ -21,6 +22,7 @@ from service.jobs.queue import Queue
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
 from service.metrics.http import MeasureRequests
+from service.routes.compat.openai.batches import ENDPOINTS
 from service.routing import include_routes
 from service.settings.settings import Settings
 
@@ -56,6 +58,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     front: FrontEnd = app.state.front
     chores = [asyncio.create_task(sweep_forever(front), name="sweeper")]
     chores.append(asyncio.create_task(front.webhooks.send_forever(), name="webhooks"))
+    chores.append(asyncio.create_task(drive_forever(front, ENDPOINTS), name="batches"))
     try:
         yield
     finally:

@@ -40,8 +40,9 @@ FLOORS: dict[str, dict[str, str]] = {
         "front_end": f"{FRONT_END} auth http metrics safety webhooks",
         "responses": f"{FRONT_END} front_end http",
         "admission": f"{FRONT_END} front_end http safety validation",
+        "batches": f"{FRONT_END} admission front_end http responses",
         "playground": "",
-        "routes": f"{FRONT_END} recipes admission auth front_end http playground responses",
+        "routes": f"{FRONT_END} recipes admission auth batches front_end http playground responses",
     },
     "service.jobs": {
         "redis": "",

@@ -21,6 +21,8 @@ class Part(Protocol):
     """Name of the part in refusals."""
     repeats: bool
     """Whether a form may have it several times."""
+    filename: str
+    """Name of the file that the client sent, or the last of several; empty: it named none."""
 
     def begin(self) -> None:
         """Begin the part, which the form has."""
@@ -36,6 +38,7 @@ class BoundedPart:
     """Base of the parts: counts their bytes."""
 
     repeats = False
+    filename = ""
 
     def __init__(self, max_bytes: int, what: str) -> None:
         self.max_bytes = max_bytes

@@ -24,6 +24,7 @@ from service.http.body import DRAIN_S, SLICE_BYTES
 from service.http.form_parts import Part
 
 MEDIA_TYPE = "multipart/form-data"
+MAX_FILENAME_CHARS = 255
 FRAMING_BYTES = 2**16
 """Maximum size of a form beside its parts: boundaries and headers."""
 
@@ -173,6 +174,7 @@ class _Form:
             raise Invalid([FieldError(name, "is there twice")])
         self._seen.add(name)
         self._part = self._parts[name]
+        self._part.filename = _filename(options.get(b"filename", b""))
         self._part.begin()
 
     def _known(self) -> str:
@@ -184,6 +186,12 @@ class _Form:
 
     def _end(self) -> None:
         self._is_whole = True
+
+
+def _filename(name: bytes) -> str:
+    """Return the last part of a file's name, as far as it can be shown."""
+    text = name.decode("utf-8", "replace").replace("\\", "/").rpartition("/")[2]
+    return "".join(letter for letter in text if letter.isprintable())[:MAX_FILENAME_CHARS]
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ Each script may be sent twice: a command whose answer got lost with its connecti
 
 from __future__ import annotations
 
+from service.jobs.batches import BatchRecords
 from service.jobs.consumer import Claim, Claims, Consumer, Doing
 from service.jobs.door_records import DoorRecords
 from service.jobs.events import Event
@@ -46,5 +47,7 @@ __all__ = [
 ]
 
 
-class Queue(Producer, Consumer, Maintenance, Profiles, Announcements, LoraRecords, DoorRecords):
+class Queue(
+    Producer, Consumer, Maintenance, Profiles, Announcements, LoraRecords, DoorRecords, BatchRecords
+):
     """Queue with all of its sides, over one connection."""

@@ -21,6 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from service.settings.batches import BatchSettings
 from service.settings.limits import LimitSettings
 from service.settings.loras import LoraSettings
 from service.settings.models import ModelSettings
@@ -73,6 +74,7 @@ class Settings(BaseSettings):
     output: OutputSettings = OutputSettings()
     webhooks: WebhookSettings = WebhookSettings()
     safety: SafetySettings = SafetySettings()
+    batches: BatchSettings = BatchSettings()
     tracing: TracingSettings = TracingSettings()
     tenants: dict[str, TenantSettings] = Field(default_factory=dict)
     """Tenants by name; `"*"` is all that are not named."""

@@ -45,6 +45,15 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `apikeys`                    | hash   | id: an API key and its digest (JSON) | when revoked      |
 | `loras:TENANT`               | hash   | name: an uploaded adapter (JSON)     | when deleted      |
 | `loralock:TENANT:DIGEST`     | string | call that stores or deletes its file | with the call     |
+| `file:ID`                    | hash   | an uploaded file or results (JSON)   | its time, delete  |
+| `files:TENANT`               | zset   | a tenant's files, by when they came  | with the file     |
+| `files`                      | zset   | all files, by when they leave        | with the file     |
+| `batch:ID`                   | hash   | a batch, a field each                | retention         |
+| `batchlines:ID`              | hash   | line: its job, or how it ended       | when it ends      |
+| `batches:TENANT`             | zset   | a tenant's batches, by when they came | with the batch   |
+| `openbatches:TENANT`         | set    | those of them that have not ended    | when it ends      |
+| `openbatches`                | zset   | all of these, by end of lease        | when it ends      |
+| `endedbatches`               | zset   | ended batches, by their end          | with the batch    |
 | `layouts:MODEL`              | hash   | pool: its layout and slots           | with the pool     |
 | `costs:MODEL`                | hash   | bucket, layout, batch: what it costs | with the model    |
 | `tried:N:MODEL:BUCKET`       | string | a doubtful cost is being tried       | in a while        |
@@ -128,6 +137,31 @@ def queue(model: str, tenant: str) -> str:
 def loras(tenant: str) -> str:
     """Hash of the adapters that a tenant has uploaded."""
     return f"{PREFIX}loras:{tenant}"
+
+
+def file(file_id: str) -> str:
+    """Hash of one file."""
+    return f"{PREFIX}file:{file_id}"
+
+
+def files(tenant: str) -> str:
+    """Sorted set of a tenant's files."""
+    return f"{PREFIX}files:{tenant}"
+
+
+def batch(batch_id: str) -> str:
+    """Hash of one batch."""
+    return f"{PREFIX}batch:{batch_id}"
+
+
+def batch_lines(batch_id: str) -> str:
+    """Hash of the lines of an open batch."""
+    return f"{PREFIX}batchlines:{batch_id}"
+
+
+def batches(tenant: str) -> str:
+    """Sorted set of a tenant's batches."""
+    return f"{PREFIX}batches:{tenant}"
 
 
 def lora_lock(tenant: str, digest: str) -> str:

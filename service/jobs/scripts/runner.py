@@ -3,7 +3,8 @@
 A script gets one key (the prefix that all keys share) and its arguments by name, as one JSON
 object `args`; longer texts follow as plain strings (`texts`), which no script has to parse. Each
 has a dataclass with these, and with its answer: in `producer` those that front ends run, in
-`consumer` pools, in `maintenance` reapers, in `webhooks` senders of webhooks.
+`consumer` pools, in `maintenance` reapers, in `webhooks` senders of webhooks, in `batches`
+drivers of batches.
 """
 
 from __future__ import annotations

@@ -77,6 +77,16 @@ def preview_key(tenant: str, upload: str) -> str:
     return f"loras/previews/{quote(tenant, safe='')}/{upload}"
 
 
+def file_key(file_id: str) -> str:
+    """Return the key of an uploaded file: among inputs, so that deposits cover it."""
+    return input_key(file_id, "content")
+
+
+def result_key(batch_id: str, line: int) -> str:
+    """Return the key of the result of one line of a batch."""
+    return f"batches/{batch_id}/{line}"
+
+
 def job_folders(job_id: str) -> list[str]:
     """Return all keys of a job, as `Store.delete` takes them."""
     return [f"{kind}/{job_id}/" for kind in ("inputs", "outputs", "snapshots")]

@@ -36,6 +36,7 @@ class FilesPart:
     """Part that may come several times: a list of files."""
 
     repeats = True
+    filename = ""
 
     def __init__(self, max_bytes: int, what: str, hold: Hold) -> None:
         self.max_bytes = max_bytes

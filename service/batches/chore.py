@@ -1,0 +1,64 @@
+"""The front end's chore: takes batches that nobody drives, and drives them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+
+from redis.exceptions import RedisError
+
+from service.batches.driver import BatchDriver, BatchLost
+from service.batches.endpoint import BatchEndpoint
+from service.front_end.front_end import FrontEnd
+from service.jobs.model.batch import Batch
+from service.jobs.storage.errors import StoreError
+
+log = logging.getLogger("atelier")
+
+LATER = (RedisError, OSError, StoreError)
+"""Errors after which a batch stands still until its lease is over."""
+
+
+async def drive_forever(front: FrontEnd, endpoints: Mapping[str, BatchEndpoint]) -> None:
+    """Drive batches, `batches.driven` at a time, and forget old ones, until cancelled."""
+    settings = front.settings.batches
+    driving: set[asyncio.Task[None]] = set()
+    async with asyncio.TaskGroup() as group:
+        while True:
+            driving = {task for task in driving if not task.done()}
+            try:
+                await front.queue.forget_batches(settings.retention_s)
+                if len(driving) < settings.driven and (taken := await _take(front)):
+                    driving.add(group.create_task(_drive(front, *taken, endpoints)))
+                    continue
+            except LATER as error:
+                log.warning("could not look for batches: %s", error)
+            await asyncio.sleep(settings.poll_every_s)
+
+
+async def _take(front: FrontEnd) -> tuple[Batch, str] | None:
+    holder = secrets.token_hex(8)
+    batch = await front.queue.take_batch(holder, front.settings.batches.lease_s)
+    return (batch, holder) if batch else None
+
+
+async def _drive(
+    front: FrontEnd, batch: Batch, holder: str, endpoints: Mapping[str, BatchEndpoint]
+) -> None:
+    """Drive one batch as far as it goes; given back where this front end stops."""
+    try:
+        await BatchDriver(front, batch, holder, endpoints[batch.endpoint]).run()
+        log.info("batch %s has ended", batch.id)
+    except BatchLost:
+        log.info("batch %s is driven by another front end", batch.id)
+    except LATER as error:
+        log.warning("batch %s stands still for now: %s", batch.id, error)
+    except asyncio.CancelledError:
+        with suppress(*LATER):
+            await front.queue.release_batch(batch.id, holder)
+        raise
+    except Exception:
+        log.exception("batch %s stands still by a mistake of ours", batch.id)

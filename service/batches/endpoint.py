@@ -1,0 +1,49 @@
+"""Endpoint: what the lines of a batch may ask for, and how they are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from service.admission.parse import parse_body
+from service.errors.problems import FieldError, Invalid, Problem, problem_body
+from service.front_end.front_end import FrontEnd
+from service.jobs.model.job import Job
+from service.responses.render import show
+from service.schemas.request import GenerateRequest
+
+Body = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class BatchEndpoint:
+    """Endpoint of a line.
+
+    Args:
+        url: as lines name it.
+        request: a body in our fields. Raises: Problem.
+        answer: body of the answer about a job that has succeeded. Raises: Problem.
+        error: body of the answer about a problem.
+    """
+
+    url: str
+    request: Callable[[Body], GenerateRequest]
+    answer: Callable[[FrontEnd, Job, Body], Awaitable[Body]]
+    error: Callable[[Problem], Body] = problem_body
+
+
+def _request(body: Body) -> GenerateRequest:
+    """Raises: Invalid."""
+    request = parse_body(body)
+    if request.output and request.output.inline:
+        said = "not in a batch; fetch each output by its url"
+        raise Invalid([FieldError("output.inline", said)])
+    return request
+
+
+async def _answer(front: FrontEnd, job: Job, body: Body) -> Body:
+    return (await show(front, job)).model_dump(mode="json")
+
+
+GENERATE = BatchEndpoint("/v1/generate", _request, _answer)

@@ -1,0 +1,100 @@
+"""One line of a batch: its job, and what is answered about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
+
+from service.admission.admission import admit
+from service.admission.caller import Caller
+from service.admission.refusals import counting_refusals
+from service.batches.endpoint import BatchEndpoint
+from service.batches.lines import BatchLine
+from service.batches.results import Result
+from service.errors.problems import Busy, Gone, Problem
+from service.front_end.front_end import FrontEnd
+from service.jobs.model.batch import Batch
+from service.jobs.model.job import Job, JobState
+from service.responses.render import without_output
+
+LONGEST_PAUSE_S = 30.0
+"""Longest wait before a line that was refused for now is tried again, whatever it was told."""
+
+T = TypeVar("T")
+
+
+async def _always(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end: a batch has no connection that could break."""
+    return await work
+
+
+class Stopped(Exception):
+    """The batch is to end."""
+
+
+class LineRunner:
+    """Runs the lines of one batch."""
+
+    def __init__(self, front: FrontEnd, batch: Batch, endpoint: BatchEndpoint) -> None:
+        self._front = front
+        self._batch = batch
+        self._endpoint = endpoint
+        self.stopping = asyncio.Event()
+        """Set when no further job is to be made."""
+
+    async def admit(self, number: int, line: BatchLine) -> Job:
+        """Return the line's job: the same one however often it is asked for.
+
+        Waits for as long as the queue, a quota or the safety hook has no room.
+
+        Raises:
+            Problem: it is refused for good.
+            Stopped: it has no job yet, and is to get none any more.
+        """
+        request = self._endpoint.request(line.body).model_copy(update={"priority": "low"})
+        tenant = self._batch.tenant
+        sender = Caller(tenant, tenant, _always)
+        headers = {"idempotency-key": f"{self._batch.id}/{number}"}
+        while True:
+            try:
+                with counting_refusals(self._front, tenant) as attempt:
+                    attempt.body = request
+                    return await admit(self._front, sender, request, headers)
+            except Busy as busy:
+                await self._pause(float(busy.headers["Retry-After"]))
+
+    async def _pause(self, seconds: float) -> None:
+        """Raises: Stopped."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds, LONGEST_PAUSE_S)):
+                await self.stopping.wait()
+                raise Stopped
+
+    async def ended(self, job_id: str) -> Job | None:
+        """Return a job once it has ended; None: it was deleted."""
+        async with aclosing(self._front.queue.events(job_id)) as events:
+            async for _ in events:
+                pass
+        return await self._front.queue.get(job_id)
+
+    async def answer(self, line: BatchLine, job: Job | None) -> Result:
+        """Return the answer about an ended job."""
+        if job is None or job.state is not JobState.SUCCEEDED:
+            return self.problem(line, without_output(job) if job else _deleted(), job)
+        try:
+            body = await self._endpoint.answer(self._front, job, line.body)
+        except Problem as problem:
+            return self.problem(line, problem, job)
+        return Result(line.custom_id, 200, body, job.id)
+
+    def problem(self, line: BatchLine, problem: Problem, job: Job | None = None) -> Result:
+        """Return the answer about a problem."""
+        request_id = job.id if job else self._batch.id
+        body = self._endpoint.error(problem)
+        return Result(line.custom_id, problem.status, body, request_id)
+
+
+def _deleted() -> Gone:
+    return Gone("the job was deleted before it was asked about", code="job_gone")

@@ -1,0 +1,138 @@
+"""Records of batches and files: who has which, who drives which, and how far each line is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+from service.jobs.model.batch import STRUCTURED, Batch, BatchState, StoredFile, batch_fields
+from service.jobs.redis import keys
+from service.jobs.scripts.batches import (
+    BatchRecorded,
+    CancelBatch,
+    ForgetBatches,
+    KeepBatch,
+    MoveBatch,
+    RecordBatch,
+    RecordFile,
+    RecordLine,
+    ReleaseBatch,
+    Removed,
+    RemoveFile,
+    TakeBatch,
+)
+from service.jobs.scripts.client import Calls
+
+FORGET_AT_ONCE = 100
+ENDS = frozenset({"completed", "failed"})
+"""Outcomes of lines that have ended."""
+
+
+class BatchRecords(Calls):
+    """Part of a `Queue` that front ends use for batches and files."""
+
+    async def record_file(self, file: StoredFile, max_files: int | None = None) -> bool:
+        """Record a file whose bytes are stored; return whether the tenant may have it."""
+        return await self._run(
+            RecordFile(
+                file=file.id,
+                tenant=file.tenant,
+                purpose=file.purpose,
+                expires_at=file.expires_at,
+                max_files=max_files,
+                record=file.model_dump_json(),
+            )
+        )
+
+    async def file(self, file_id: str, tenant: str) -> StoredFile | None:
+        """Return a tenant's file; None: it has none of that id."""
+        record = await self._redis.hget(keys.file(file_id), "record")
+        found = StoredFile.model_validate_json(record) if record else None
+        return found if found and found.tenant == tenant else None
+
+    async def files(self, tenant: str) -> list[StoredFile]:
+        """Return a tenant's files, newest first."""
+        ids = await self._ids(keys.files(tenant))
+        found = [await self.file(one, tenant) for one in ids]
+        return [file for file in found if file]
+
+    async def remove_file(self, file_id: str, tenant: str) -> Removed:
+        """Remove a tenant's file; `reap` hands out its bytes for deletion."""
+        return await self._run(RemoveFile(file_id, tenant))
+
+    async def record_batch(self, batch: Batch, window_s: float, max_open: int) -> BatchRecorded:
+        """Record a new batch."""
+        fields = {**batch_fields(batch), "metadata": json.dumps(batch.metadata)}
+        return await self._run(
+            RecordBatch(
+                batch=batch.id,
+                tenant=batch.tenant,
+                file=batch.input_file_id,
+                window_s=window_s,
+                max_open=max_open,
+                fields=_flat(fields),
+            )
+        )
+
+    async def batch(self, batch_id: str, tenant: str | None = None) -> Batch | None:
+        """Return a batch; None: there is none, or it is another tenant's."""
+        fields = cast(dict[str, str], await self._redis.hgetall(keys.batch(batch_id)))
+        if not fields or tenant not in (None, fields["tenant"]):
+            return None
+        return Batch.model_validate(
+            {
+                name: json.loads(text) if name in STRUCTURED else text
+                for name, text in fields.items()
+            }
+        )
+
+    async def batches(self, tenant: str) -> list[str]:
+        """Return the ids of a tenant's batches, newest first."""
+        return await self._ids(keys.batches(tenant))
+
+    async def _ids(self, ordered: str) -> list[str]:
+        """Return the members of a sorted set, the last one first."""
+        return cast(list[str], await self._redis.zrange(ordered, 0, -1, desc=True))
+
+    async def cancel_batch(self, batch_id: str, tenant: str) -> BatchState | None:
+        """Ask for a batch's end; return its state. None: there is no such batch."""
+        return await self._run(CancelBatch(batch_id, tenant))
+
+    async def take_batch(self, holder: str, lease_s: float) -> Batch | None:
+        """Take a batch that nobody drives; None: there is none."""
+        found = await self._run(TakeBatch(holder, lease_s))
+        return await self.batch(found) if found else None
+
+    async def keep_batch(self, batch_id: str, holder: str, lease_s: float) -> BatchState | None:
+        """Renew a lease; return the batch's state. None: it is no longer ours."""
+        return await self._run(KeepBatch(batch_id, holder, lease_s))
+
+    async def release_batch(self, batch_id: str, holder: str) -> None:
+        """Give a batch back."""
+        await self._run(ReleaseBatch(batch_id, holder))
+
+    async def move_batch(
+        self, batch_id: str, holder: str, state: BatchState, **fields: object
+    ) -> BatchState | None:
+        """Move a batch; return the state that it is in. None: it is no longer ours."""
+        return await self._run(
+            MoveBatch(batch_id, holder, state, ends=state.has_ended, fields=_flat(fields))
+        )
+
+    async def record_line(self, batch_id: str, holder: str, line: int, outcome: str) -> bool:
+        """Record a line's job or end. False: the batch is no longer ours."""
+        return await self._run(RecordLine(batch_id, holder, line, outcome))
+
+    async def lines(self, batch_id: str) -> dict[int, str]:
+        """Return what is known of the lines of an open batch: job or outcome by number."""
+        found = cast(dict[str, str], await self._redis.hgetall(keys.batch_lines(batch_id)))
+        return {int(line): outcome for line, outcome in found.items()}
+
+    async def forget_batches(self, retention_s: float) -> None:
+        """Forget what is past its time."""
+        await self._run(ForgetBatches(retention_s, FORGET_AT_ONCE))
+
+
+def _flat(fields: Mapping[str, Any]) -> list[str]:
+    return [text for name, value in fields.items() for text in (name, str(value))]

@@ -1,0 +1,9 @@
+-- A batch is given back for another front end to go on with it at once.
+-- args:  batch (its id), holder (of the lease)
+-- Keys:  openbatches  batch:batch
+-- Gives: nothing
+-- Sent twice: the second time changes nothing.
+
+if redis.call('HGET', key('batch', args.batch), 'holder') == args.holder then
+  redis.call('ZADD', key('openbatches'), 'XX', seconds(now), args.batch)
+end

@@ -1,0 +1,14 @@
+-- A tenant's file is removed, unless a batch that has not ended reads it.
+-- args:  file (its id), tenant
+-- Keys:  file:file  files:tenant  files  trash
+-- Gives: 'removed', 'none' where the tenant has no such file, or 'used'
+-- Sent twice: gives 'none' the second time.
+
+local owner, uses = unpack(redis.call('HMGET', key('file', args.file), 'tenant', 'uses'))
+if owner ~= args.tenant then return 'none' end
+if tonumber(uses) > 0 then return 'used' end
+redis.call('DEL', key('file', args.file))
+redis.call('ZREM', key('files', args.tenant), args.file)
+redis.call('ZREM', key('files'), args.file)
+redis.call('SADD', key('trash'), 'inputs/' .. args.file .. '/')
+return 'removed'

@@ -1,0 +1,271 @@
+"""Batches by the openai SDK, unmodified: files, results, errors, cancellation, limits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+from openai.types import Batch
+
+from service.app import create_app
+from service.auth.api_keys import ApiKeys
+from service.jobs.model.job import JobError, JobState
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
+from service.settings.batches import BatchSettings
+from service.settings.redis import RedisSettings
+from service.settings.server import ServerSettings
+from service.settings.settings import Settings
+from service.settings.tenants import TenantSettings
+from tests.service.conftest import served
+from tests.service.eventually import eventually
+from tests.service.standin import MODEL, StandIn
+
+URL = "/v1/generate"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, redis_url: str) -> Settings:
+    return Settings(
+        state_dir=tmp_path,
+        redis=RedisSettings(url=redis_url),
+        server=ServerSettings(models_age_s=0, keys=True, keys_age_s=0),
+        batches=BatchSettings(poll_every_s=0.05, window=2, max_open=3, max_files=8),
+        tenants={"narrow": TenantSettings(max_queued=1)},
+    )
+
+
+async def client_of(tenant: str, queue: Queue, address: str) -> AsyncOpenAI:
+    key = await ApiKeys(queue.redis).create(tenant)
+    return AsyncOpenAI(base_url=f"{address}/v1", api_key=key[1], max_retries=0)
+
+
+@pytest.fixture
+async def address(settings: Settings, queue: Queue, store: Store) -> AsyncIterator[str]:
+    async with served(create_app(settings, queue, store), settings) as found:
+        yield found
+
+
+@pytest.fixture
+async def client(address: str, queue: Queue) -> AsyncIterator[AsyncOpenAI]:
+    async with await client_of("acme", queue, address) as found:
+        yield found
+
+
+def line(number: int, **body: Any) -> dict[str, Any]:
+    body = {"prompt": f"cat {number}", "model": MODEL, "seed": number, **body}
+    return {"custom_id": f"cat-{number}", "method": "POST", "url": URL, "body": body}
+
+
+def jsonl(*lines: Any) -> bytes:
+    return b"".join(json.dumps(one).encode() + b"\n" for one in lines)
+
+
+async def begin(client: AsyncOpenAI, *lines: Any, **more: Any) -> Batch:
+    file = await client.files.create(file=("cats.jsonl", jsonl(*lines)), purpose="batch")
+    return await client.batches.create(
+        input_file_id=file.id, endpoint=URL, completion_window="24h", **more
+    )
+
+
+async def reached(client: AsyncOpenAI, batch: Batch, *states: str) -> Batch:
+    async def is_there() -> bool:
+        nonlocal batch
+        batch = await client.batches.retrieve(batch.id)
+        return batch.status in states
+
+    await eventually(is_there)
+    return batch
+
+
+async def results(client: AsyncOpenAI, file_id: str | None) -> dict[str, Any]:
+    assert file_id
+    text = (await client.files.content(file_id)).text
+    return {one["custom_id"]: one for one in map(json.loads, text.splitlines())}
+
+
+async def test_each_line_becomes_one_job_of_low_priority_and_one_result(
+    client: AsyncOpenAI, pool: StandIn
+) -> None:
+    lines = [line(number) for number in range(5)]
+    batch = await begin(client, *lines, metadata={"of": "us"})
+    assert (batch.object, batch.status, batch.endpoint) == ("batch", "validating", URL)
+    assert batch.metadata == {"of": "us"}
+    batch = await reached(client, batch, "completed")
+    assert batch.request_counts and batch.request_counts.model_dump() == {
+        "total": 5, "completed": 5, "failed": 0,
+    }  # fmt: skip
+    assert batch.error_file_id is None
+    found = await results(client, batch.output_file_id)
+    assert list(found) == [one["custom_id"] for one in lines]
+    for number in range(5):
+        response = found[f"cat-{number}"]["response"]
+        assert (response["status_code"], response["body"]["state"]) == (200, "succeeded")
+        assert response["body"]["request"]["seed"] == number
+        assert response["body"]["outputs"][0]["url"]
+    assert sorted(job.request["seed"] for job in pool.seen) == [0, 1, 2, 3, 4]
+    assert {(job.priority, job.tenant) for job in pool.seen} == {(0, "acme")}
+    names = [file.filename async for file in await client.files.list(purpose="batch")]
+    assert names == ["cats.jsonl"]
+
+
+async def test_a_line_that_fails_is_in_the_errors_file(client: AsyncOpenAI, pool: StandIn) -> None:
+    batch = await begin(client, line(0), line(1, model="no-such-model"))
+    batch = await reached(client, batch, "completed")
+    assert batch.request_counts and batch.request_counts.failed == 1
+    assert list(await results(client, batch.output_file_id)) == ["cat-0"]
+    (wrong,) = (await results(client, batch.error_file_id)).values()
+    assert wrong["custom_id"] == "cat-1" and wrong["response"]["status_code"] == 404
+    assert wrong["response"]["body"]["error"]["code"] == "model_not_found"
+
+
+async def test_a_failed_job_is_a_failed_line(client: AsyncOpenAI, pool: StandIn) -> None:
+    pool.failure = JobError(code="refused_by_safety", message="it shows a secret")
+    batch = await reached(client, await begin(client, line(0)), "completed")
+    assert batch.output_file_id is None
+    (wrong,) = (await results(client, batch.error_file_id)).values()
+    assert wrong["response"]["status_code"] == 422
+
+
+@pytest.mark.parametrize(
+    ("bad", "code", "param"),
+    [
+        (b"{", "invalid_json_line", None),
+        (b"[" * 100_000, "invalid_json_line", None),
+        (jsonl(line(1) | {"url": "/v1/other"}), "mismatched_endpoint", "url"),
+        (jsonl(line(1) | {"custom_id": "cat-0"}), "duplicate_custom_id", "custom_id"),
+        (jsonl(line(1) | {"method": "GET"}), "invalid_request", "method"),
+        (jsonl(line(1, steps=3)), "invalid_request", "steps"),
+        (jsonl(line(1, output={"inline": True})), "invalid_request", "output.inline"),
+    ],
+)
+async def test_a_wrong_line_fails_the_batch_before_any_job_is_made(
+    client: AsyncOpenAI, pool: StandIn, bad: bytes, code: str, param: str | None
+) -> None:
+    content = jsonl(line(0)) + b"\n" + bad
+    file = await client.files.create(file=content, purpose="batch")
+    batch = await client.batches.create(
+        input_file_id=file.id, endpoint=URL, completion_window="24h"
+    )
+    batch = await reached(client, batch, "failed")
+    assert batch.errors and batch.errors.data
+    (error,) = batch.errors.data
+    assert (error.code, error.line, error.param) == (code, 3, param)
+    assert error.message
+    assert pool.seen == []
+
+
+async def test_a_canceled_batch_keeps_what_is_done_and_cancels_the_rest(
+    client: AsyncOpenAI, pool: StandIn, queue: Queue
+) -> None:
+    batch = await begin(client, *(line(number) for number in range(4)))
+
+    async def has_one() -> bool:
+        found = await client.batches.retrieve(batch.id)
+        if pool.seen:
+            pool.may_finish.clear()  # of a later one
+        return bool(found.request_counts and found.request_counts.completed)
+
+    await eventually(has_one)
+    ended = await client.batches.cancel(batch.id)
+    assert ended.status in ("cancelling", "cancelled", "completed")
+    pool.may_finish.set()
+    ended = await reached(client, batch, "cancelled", "completed")
+    counts = ended.request_counts
+    assert counts and counts.total == 4 and counts.completed + counts.failed == 4
+    done = await results(client, ended.output_file_id)
+    rest = await results(client, ended.error_file_id) if ended.error_file_id else {}
+    assert {*done} | {*rest} == {f"cat-{number}" for number in range(4)}
+    assert len(done) == counts.completed and not {*done} & {*rest}
+    jobs = await queue.list(tenant="acme", limit=10)
+    assert all(job.state.ended for job in jobs)
+
+
+async def test_a_window_bounds_the_jobs_of_a_batch_and_the_quota_is_kept(
+    address: str, pool: StandIn, queue: Queue
+) -> None:
+    """The tenant may have one queued job: no line is refused for it."""
+    async with await client_of("narrow", queue, address) as client:
+        pool.may_finish.clear()
+        batch = await begin(client, *(line(number) for number in range(4)))
+        await asyncio.wait_for(pool.has_claimed.wait(), 30)
+        assert len(await queue.list(tenant="narrow", limit=10)) == 1
+        pool.may_finish.set()
+        batch = await reached(client, batch, "completed")
+        assert batch.request_counts and batch.request_counts.completed == 4
+
+
+async def test_batches_and_files_are_their_tenants_alone(
+    client: AsyncOpenAI, address: str, queue: Queue, pool: StandIn
+) -> None:
+    batch = await reached(client, await begin(client, line(0)), "completed")
+    assert batch.output_file_id
+    async with await client_of("other", queue, address) as other:
+        for call in (
+            other.batches.retrieve(batch.id),
+            other.batches.cancel(batch.id),
+            other.files.retrieve(batch.input_file_id),
+            other.files.content(batch.output_file_id),
+            other.files.delete(batch.input_file_id),
+        ):
+            with pytest.raises(openai.NotFoundError):
+                await call
+        with pytest.raises(openai.BadRequestError, match="no such file"):
+            await other.batches.create(
+                input_file_id=batch.input_file_id, endpoint=URL, completion_window="24h"
+            )
+        assert [one async for one in await other.batches.list()] == []
+        assert [one async for one in await other.files.list()] == []
+
+
+async def test_a_file_is_deleted_once_no_batch_reads_it(client: AsyncOpenAI, pool: StandIn) -> None:
+    pool.may_finish.clear()
+    batch = await begin(client, line(0))
+    with pytest.raises(openai.ConflictError, match="reads this file"):
+        await client.files.delete(batch.input_file_id)
+    pool.may_finish.set()
+    await reached(client, batch, "completed")
+    assert (await client.files.delete(batch.input_file_id)).deleted
+    with pytest.raises(openai.NotFoundError):
+        await client.files.retrieve(batch.input_file_id)
+
+
+async def test_batches_are_listed_newest_first_by_pages(client: AsyncOpenAI, pool: StandIn) -> None:
+    made = [(await begin(client, line(number))).id for number in range(3)]
+    listed = [one.id async for one in await client.batches.list(limit=1)]
+    assert listed == made[::-1]
+
+
+async def test_limits_are_told(client: AsyncOpenAI) -> None:
+    made = [await begin(client, line(number)) for number in range(3)]
+    with pytest.raises(openai.ConflictError, match="3 batches"):
+        await begin(client, line(3))
+    for _ in range(4):
+        await client.files.create(file=b"{}", purpose="batch")
+    with pytest.raises(openai.ConflictError, match="8 files"):
+        await client.files.create(file=b"{}", purpose="batch")
+    with pytest.raises(openai.BadRequestError, match="purpose"):
+        await client.files.create(file=b"{}", purpose="vision")
+    file_id = made[0].input_file_id
+    for endpoint, window, said in ((URL, "1 day", "hours"), ("/v1/x", "24h", "/v1/generate")):
+        with pytest.raises(openai.BadRequestError, match=said):
+            await client.batches.create(
+                input_file_id=file_id, endpoint=endpoint, completion_window=window,  # type: ignore[arg-type]
+            )  # fmt: skip
+
+
+async def test_an_ended_batch_leaves_after_its_time(
+    client: AsyncOpenAI, queue: Queue, pool: StandIn
+) -> None:
+    batch = await reached(client, await begin(client, line(0)), "completed")
+    await queue.forget_batches(0)
+    with pytest.raises(openai.NotFoundError):
+        await client.batches.retrieve(batch.id)
+    jobs = await queue.list(tenant="acme", limit=10)
+    assert [job.state for job in jobs] == [JobState.SUCCEEDED]

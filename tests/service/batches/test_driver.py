@@ -1,0 +1,58 @@
+"""Front ends that die or stop in the middle of a batch: another goes on, each line ends once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from openai import AsyncOpenAI
+
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
+from tests.service.batches.test_batches import URL, jsonl, line, reached, results
+from tests.service.eventually import eventually
+from tests.service.standin import StandIn
+from tests.service.test_server import process
+
+LINES = 40
+SETTINGS = {
+    "ATELIER_SERVER__KEYS": "false",
+    "ATELIER_BATCHES": json.dumps({"poll_every_s": 0.05, "lease_s": 1, "window": 3}),
+}
+
+
+async def test_another_front_end_goes_on_with_the_batch_of_one_that_was_killed(
+    redis_url: str, queue: Queue, tmp_path: Path
+) -> None:
+    store = Store(str(tmp_path / "outputs"))
+    async with StandIn(queue, store) as pool:
+        async with process(redis_url, tmp_path, **SETTINGS) as (first, address):
+            client = AsyncOpenAI(base_url=f"{address}/v1", api_key="none")
+            content = jsonl(*(line(number) for number in range(LINES)))
+            file = await client.files.create(file=content, purpose="batch")
+            batch = await client.batches.create(
+                input_file_id=file.id, endpoint=URL, completion_window="24h"
+            )
+
+            async def is_in_the_middle() -> bool:
+                found = await queue.batch(batch.id)
+                return found is not None and found.completed >= 3
+
+            await eventually(is_in_the_middle)
+            first.kill()
+            await first.wait()
+            await client.close()
+        found = await queue.batch(batch.id)
+        assert found and found.completed < LINES, "it was killed too late to tell anything"
+        async with process(redis_url, tmp_path, **SETTINGS) as (_, address):
+            client = AsyncOpenAI(base_url=f"{address}/v1", api_key="none")
+            batch = await reached(client, batch, "completed")
+            done = await results(client, batch.output_file_id)
+            await client.close()
+    assert batch.request_counts and batch.request_counts.completed == LINES
+    assert list(done) == [f"cat-{number}" for number in range(LINES)]
+    made = Counter(job.request["seed"] for job in pool.seen)
+    assert made == Counter(range(LINES)), "a line had no job, or several"
+    ids = {one["response"]["request_id"] for one in done.values()}
+    assert ids == {job.id for job in pool.seen}

@@ -1,0 +1,80 @@
+"""Checks of a batch's file: places of its lines, bounds, and how long the event loop waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from service.batches.endpoint import GENERATE
+from service.batches.lines import CHUNK_BYTES, BatchError, LineCheck
+from service.settings.batches import BatchSettings
+from tests.service.batches.test_batches import jsonl, line
+
+LINES = 10_000
+CHECK_S = 60.0
+"""Limit for 10,000 lines on a busy machine; alone it takes about 1 s."""
+LOOP_S = 2.0
+"""Limit of one stall of the event loop there: nine test runs share two cores."""
+
+
+async def pieces(data: bytes, size: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+@pytest.mark.parametrize("size", [7, 100, CHUNK_BYTES])
+async def test_places_are_those_of_the_lines_whatever_the_pieces(size: int) -> None:
+    data = jsonl(line(0)) + b"\n  \n" + jsonl(line(1)).rstrip() + b"\r\n" + jsonl(line(2)).rstrip()
+    check = LineCheck(GENERATE, BatchSettings())
+    places = await check.run(pieces(data, size))
+    assert [json.loads(data[one.start : one.end])["custom_id"] for one in places] == [
+        "cat-0", "cat-1", "cat-2",
+    ]  # fmt: skip
+    assert [one.custom_id for one in places] == ["cat-0", "cat-1", "cat-2"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"max_lines": 2}, "too_many_requests"),
+        ({"max_line_bytes": 64}, "line_too_long"),
+    ],
+)
+async def test_bounds_are_kept(settings: dict[str, int], code: str) -> None:
+    data = jsonl(*(line(number) for number in range(3)))
+    with pytest.raises(BatchError) as refused:
+        await LineCheck(GENERATE, BatchSettings(**settings)).run(pieces(data))
+    assert refused.value.errors[0].code == code
+
+
+async def test_a_line_without_end_is_not_collected_for_ever() -> None:
+    asked = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal asked
+        while True:
+            asked += 1
+            yield b" " * 1000
+
+    with pytest.raises(BatchError):
+        await LineCheck(GENERATE, BatchSettings(max_line_bytes=10_000)).run(endless())
+    assert asked < 20
+
+
+async def test_ten_thousand_lines_are_checked_beside_the_event_loop() -> None:
+    data = jsonl(*(line(number) for number in range(LINES)))
+    began, last, longest = time.monotonic(), time.monotonic(), 0.0
+    check = LineCheck(GENERATE, BatchSettings(max_lines=LINES))
+    checking = asyncio.create_task(check.run(pieces(data)))
+    while not checking.done():
+        await asyncio.sleep(0.001)
+        now = time.monotonic()
+        last, longest = now, max(longest, now - last)
+    assert len(checking.result()) == LINES
+    print(f"{time.monotonic() - began:.2f} s, longest stall {1000 * longest:.0f} ms")
+    assert time.monotonic() - began < CHECK_S
+    assert longest < LOOP_S
