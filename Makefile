@@ -30,6 +30,7 @@ KUSTOMIZE ?= $(if $(shell command -v kubectl),kubectl kustomize,kustomize build)
 CHECKOV := .venv-checkov
 # Clients that the tests run, and that do not go together with what Atelier needs.
 LITELLM := .venv-litellm
+AIPERF := .venv-aiperf
 NODE := tests/clients/node
 
 # Some machines set it; then each of the many processes would compile its modules for itself.
@@ -83,7 +84,7 @@ fresh: # removes an environment of another Python or of another pyproject.toml
 	if [ "$$(cat $(VENV)/.of 2>/dev/null)" != "$$now" ]; then \
 		rm -rf $(VENV) && mkdir -p $(VENV) && echo "$$now" > $(VENV)/.of; fi
 
-clients: $(LITELLM)/.ran $(NODE)/node_modules/.ran # programs of other people that the tests run
+clients: $(LITELLM)/.ran $(AIPERF)/.ran $(NODE)/node_modules/.ran # programs of other people that the tests run
 
 lint: $(RAN)-test ## style, formatting and types, changing nothing
 	$(BIN)/ruff check
@@ -162,7 +163,7 @@ images-check: $(RAN)-test ## build and start the images without Docker, as root;
 	$(BIN)/python -m tests.deploy.docker.check $(IMAGES)
 
 clean: ## what was built and made here
-	rm -rf $(VENV) .venv-python* $(CHECKOV) $(LITELLM) $(NODE)/node_modules .atelier build dist *.egg-info
+	rm -rf $(VENV) .venv-python* $(CHECKOV) $(LITELLM) $(AIPERF) $(NODE)/node_modules .atelier build dist *.egg-info
 
 $(RAN)-python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
@@ -182,9 +183,9 @@ $(CHECKOV)/.ran: $(RAN)-python
 	$(CHECKOV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile checkov==3.3.30
 	@touch $@
 
-$(LITELLM)/.ran: tests/clients/litellm.txt | $(RAN)-python
-	@$(PYTHON) -m venv $(LITELLM)
-	$(LITELLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement $<
+$(LITELLM)/.ran $(AIPERF)/.ran: .venv-%/.ran: tests/clients/%.txt | $(RAN)-python
+	@$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement $<
 	@touch $@
 
 $(NODE)/node_modules/.ran: $(NODE)/package-lock.json
