@@ -30,6 +30,7 @@ FLOW_MATCH: Config = {
     "base_shift": 0.5,
     "max_shift": 1.15,
 }
+SHIFTED_BY_TOKENS: Config = {**FLOW_MATCH, "shift": 3.0, "use_dynamic_shifting": True}
 EULER: Config = {
     "_class_name": "EulerDiscreteScheduler",
     "num_train_timesteps": 1000,
@@ -88,9 +89,8 @@ CHECKPOINTS: Mapping[str, Files] = {
         tokenizer=CLIP_TOKENIZER,
         tokenizer_2=CLIP_TOKENIZER,
     ),
-    "flux-dev": _files(
-        "FluxPipeline", {**FLOW_MATCH, "shift": 3.0, "use_dynamic_shifting": True}, flux.FLUX_DEV
-    ),
+    "flux-dev": _files("FluxPipeline", SHIFTED_BY_TOKENS, flux.FLUX_DEV),
+    "flux-fill": _files("FluxFillPipeline", SHIFTED_BY_TOKENS, flux.FLUX_FILL),
     "flux-schnell": _files(
         "FluxPipeline",
         {**FLOW_MATCH, "shift": 1.0, "use_dynamic_shifting": False},

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FAMILIES: Mapping[str, str] = {
     "FluxPipeline": ".flux.load",
     "FluxImg2ImgPipeline": ".flux.load",
+    "FluxFillPipeline": ".flux.load",
     "StableDiffusionXLPipeline": ".sdxl.load",
     "StableDiffusionXLImg2ImgPipeline": ".sdxl.load",
     "StableDiffusionXLInpaintPipeline": ".sdxl.load",

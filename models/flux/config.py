@@ -22,7 +22,7 @@ class FluxConfig:
     """The fields of diffusers' FluxTransformer2DModel config, with its defaults (FLUX.1-dev's)."""
 
     in_channels: int = 64
-    """Channels of one token: a 2 x 2 patch of latents, so four times the latent channels."""
+    """Channels of one token: a 2 x 2 patch of latents, and of what the network sees beside them."""
     num_layers: int = 19
     """Double blocks: image and text in separate streams that attend to each other."""
     num_single_layers: int = 38
@@ -39,6 +39,7 @@ class FluxConfig:
     """Head dimensions turned by index, row and column."""
     patch_size: int = 1
     out_channels: int | None = None
+    """Channels of a token's velocity: four times the latent channels. None: as many as come in."""
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "num_single_layers"):
@@ -49,13 +50,9 @@ class FluxConfig:
                 raise ValueError(f"{name} must be a positive integer, not {getattr(self, name)!r}")
         if self.patch_size != 1:
             raise ValueError(f"patch_size {self.patch_size}: Flux packs its latents, it must be 1")
-        if self.in_channels % 4:
-            raise ValueError(f"in_channels {self.in_channels} must be four times a whole number")
-        if self.out_channels not in (None, self.in_channels):
-            raise ValueError(
-                f"out_channels {self.out_channels} differs from in_channels {self.in_channels}: "
-                "a fill, canny or depth variant, which needs further inputs that are not served yet"
-            )
+        for name, channels in (("in_channels", self.in_channels), ("out_channels", self.velocity)):
+            if type(channels) is not int or channels < 1 or channels % 4:
+                raise ValueError(f"{name} {channels!r} must be four times a whole number")
         if sum(self.axes_dims_rope) != self.attention_head_dim or len(self.axes_dims_rope) != 3:
             raise ValueError(
                 f"axes_dims_rope {self.axes_dims_rope} must be three sizes that add up to "
@@ -70,9 +67,14 @@ class FluxConfig:
         return self.num_attention_heads * self.attention_head_dim
 
     @property
+    def velocity(self) -> int:
+        """Channels of a token's velocity."""
+        return self.in_channels if self.out_channels is None else self.out_channels
+
+    @property
     def latent_channels(self) -> int:
         """Channels of the VAE's latents; a token packs 2 × 2 of their pixels."""
-        return self.in_channels // 4
+        return self.velocity // 4
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> FluxConfig:

@@ -9,12 +9,13 @@ from typing import Any
 
 from jax.typing import DTypeLike
 
-from models.checkpoint.folder import read_config
+from models.checkpoint.folder import read_config, read_model_index
 from models.flux.config import FluxConfig
 from models.flux.key_mapping import RENAMES
 from models.flux.network import FluxTransformer
 from models.flux.pipeline import FluxNetworks, FluxPipeline
 from models.flux.spec import levers_of, make_spec
+from models.flux.tools import tool_of
 from models.interface.apply_presets import with_presets
 from models.loading.abstract import abstract_module
 from models.loading.preview import abstract_preview, flat_image_encoder
@@ -61,6 +62,7 @@ def load(
     clip_config = clip.ClipConfig.from_dict(read_config(folder, "text_encoder"))
     t5_config = t5.T5Config.from_dict(read_config(folder, "text_encoder_2"))
     _check_fit(config, vae_config, clip_config, t5_config)
+    tool = tool_of(read_model_index(folder)["_class_name"], config, vae_config)
     scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
     configs = (config, vae_config, clip_config, t5_config)
     stored, used = (
@@ -76,7 +78,7 @@ def load(
     networks = FluxNetworks(
         **loaded, preview=reading.reader.preview(*flat_image_encoder(loaded["vae"]))
     )
-    spec = make_spec(name, folder, config, vae_config, scheduler, defaults or {})
+    spec = make_spec(name, folder, config, vae_config, scheduler, defaults or {}, tool)
     return FluxPipeline(
         with_presets(spec, folder, levers_of(config), reading.qualities, reading.eight_bit),
         networks,
@@ -84,6 +86,7 @@ def load(
         reading.reader.clip_tokenizer(folder / "tokenizer"),
         reading.reader.t5_tokenizer(folder / "tokenizer_2"),
         reading.vae_tiling,
+        tool,
     )
 
 
@@ -111,7 +114,7 @@ def _check_fit(
     """The parts of one checkpoint must fit each other."""
     pairs = (
         (
-            "transformer in_channels / 4",
+            "transformer out_channels / 4",
             config.latent_channels,
             "vae latent_channels",
             vae.latent_channels,

@@ -190,7 +190,7 @@ class FluxTransformer(nnx.Module):
         self.single_blocks = _stack(
             SingleBlock, config.num_single_layers, config, attention, rngs, kinds
         )
-        self.latents_out = linear(width, config.in_channels, ("embed", None), rngs=rngs, **kinds)
+        self.latents_out = linear(width, config.velocity, ("embed", None), rngs=rngs, **kinds)
 
     def __call__(
         self,
@@ -201,7 +201,7 @@ class FluxTransformer(nnx.Module):
         guidance: Float[Array, " batch"] | None,
         image_ids: np.ndarray,
         text_ids: np.ndarray,
-    ) -> Float[Array, "batch image_tokens channels"]:
+    ) -> Float[Array, "batch image_tokens velocity"]:
         """Compute `velocity` with the modulations of `conditions`."""
         modulations = self.conditions(timestep, guidance, pooled_embeds)
         return self.velocity(latents, prompt_embeds, modulations, image_ids, text_ids)
@@ -214,7 +214,7 @@ class FluxTransformer(nnx.Module):
         image_ids: np.ndarray,
         text_ids: np.ndarray,
         cache: CachedStep | None = None,
-    ) -> Float[Array, "batch image_tokens channels"]:
+    ) -> Float[Array, "batch image_tokens velocity"]:
         """Velocity of the latents, in the dtype of the weights.
 
         Args:

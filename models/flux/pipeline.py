@@ -14,9 +14,12 @@ from jaxtyping import Array, Float
 from models.flux.adapter_names import SPELLINGS
 from models.flux.conditioning import Modulations
 from models.flux.config import FluxConfig
-from models.flux.latents import image_ids, pack, unpack
+from models.flux.image_conditioning import image_tokens, seen_beside
+from models.flux.image_inputs import ImageDraws
+from models.flux.latents import pack, unpack
 from models.flux.prompts import read_texts
-from models.flux.request import FluxRequest, noise_inputs, plan_of, steps_of
+from models.flux.request import FluxRequest, plan_of, steps_of
+from models.flux.tools import PLAIN, Tool
 from models.interface.denoising_pipeline import DenoisingPipeline, Draft, each_alone
 from models.interface.images import to_uint8
 from models.interface.pipeline import Fields, PyTree, RequestError
@@ -26,6 +29,7 @@ from models.nn.layers.step_cache import CachedStep, initial_cache
 from models.parallel.dtypes import used_dtype
 from models.parallel.placement import in_place
 from models.sampling.flow_match import FlowMatchEuler
+from models.sampling.torch_rng import TorchGenerator
 from models.spec.model_spec import ModelSpec
 from models.text.emphasis import scaled
 from models.text.tokenizer import Tokenizer
@@ -48,7 +52,8 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
 
     A row: latents and denoised [tokens, 4c]; prompt_embeds [prompts, text_tokens, joint] and
     pooled_embeds [prompts, pooled]; grid [h, w], the shape of the VAE's latents as an array without
-    values; step_cache, where there is one.
+    values; channels [tokens, further], where the network sees images beside the latents;
+    step_cache, where there is one.
     """
 
     PROMPTS = ("prompt_embeds", "pooled_embeds")
@@ -64,11 +69,13 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
         clip_tokenizer: Tokenizer,
         t5_tokenizer: Tokenizer,
         vae_tiling: Tiling | None = None,
+        tool: Tool = PLAIN,
     ) -> None:
         super().__init__(spec, modules)
         self.config: FluxConfig = modules.transformer.config
         self.vae_config: VaeConfig = modules.vae.config
         self.vae_tiling = vae_tiling
+        self.tool = tool
         self.scheduler = scheduler
         self.tokenizers = (clip_tokenizer, t5_tokenizer)
         self._clip_tokens = modules.clip.config.max_position_embeddings
@@ -79,14 +86,15 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
         request = read_request(FluxRequest, fields)
         h, w = self._grid(request)
         texts = read_texts(request, self.tokenizers, self._clip_tokens)
-        image, tokens = images.get("image"), h * w // 4
-        plan = plan_of(request, self.scheduler, tokens, from_image=image is not None)
+        tokens = h * w // 4
+        from_image = self.tool.starts_from_image and "image" in images
+        plan = plan_of(request, self.scheduler, tokens, from_image=from_image)
+        generator = TorchGenerator(request.seed)
+        draws = ImageDraws(generator, h, w, self.config.latent_channels, self.dtype)
         inputs = {
             **texts.inputs,
-            **noise_inputs(request, self.config, h, w, self.dtype, image),
+            **self.tool.inputs(request, images, plan, draws),
         }
-        if image is not None:
-            inputs |= {"clean_scale": plan.clean_scale[0], "noise_scale": plan.noise_scale[0]}
         size, prompts = f"{request.width}x{request.height}", len(request.prompts)
         return Draft(
             f"{size},text={request.max_sequence_length},prompts={prompts}",
@@ -101,17 +109,22 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
         )
 
     def embed(self, weights: FluxNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
-        """Encode the prompts, and an image into the latents under the first noise."""
+        """Encode the prompts, an image into the latents under the first noise, and the others."""
         clip, t5 = self.network(weights, "clip"), self.network(weights, "t5")
+
+        def sampled(name: str) -> Float[Array, "h w c"]:
+            return self._encode_image(weights, inputs[name], inputs[f"{name}_noise"])
+
         latents = pack(inputs["noise"])
         if "image" in inputs:
-            clean = pack(self._encode_image(weights, inputs["image"], inputs["image_noise"]))
+            clean = pack(sampled("image"))
             latents = inputs["noise_scale"] * latents + inputs["clean_scale"] * clean
         return {
             "latents": latents,
             "grid": jnp.zeros((*inputs["noise"].shape[:2], 0)),
             "prompt_embeds": scaled(t5(inputs["t5_ids"]), inputs.get("token_weights")),
             "pooled_embeds": clip(inputs["clip_ids"]).pooled,
+            **seen_beside(inputs, sampled),
             **initial_cache(inputs, self.config.width, self.dtype),
         }
 
@@ -142,12 +155,12 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
             conditions = self._modulations(weights, rows["pooled_embeds"], values)
         transformer = self.network(weights, "transformer")
         batch, prompts, text_tokens, _ = rows["prompt_embeds"].shape
-        h, w = rows["grid"].shape[1:3]
+        tokens, image_ids = image_tokens(rows)
         velocity = transformer.velocity(
-            jnp.repeat(rows["latents"], prompts, axis=0),
+            jnp.repeat(tokens, prompts, axis=0),
             each_alone(rows["prompt_embeds"]),
             jax.tree.map(each_alone, conditions),
-            image_ids(h, w),
+            image_ids,
             np.zeros((text_tokens, 3), int),
             cache,
         )

@@ -53,4 +53,13 @@ Checkpoint = Mapping[str, Mapping[str, Any]]
 _SHARED: Checkpoint = {"text_encoder": CLIP_L, "text_encoder_2": T5_XXL, "vae": VAE}
 
 FLUX_DEV: Checkpoint = {"transformer": {**TRANSFORMER, "guidance_embeds": True}, **_SHARED}
+FLUX_FILL: Checkpoint = {
+    "transformer": {
+        **TRANSFORMER,
+        "in_channels": 4 * (2 * 16 + 8 * 8),  # latents, the masked image's, and a mask's pixels
+        "out_channels": 64,
+        "guidance_embeds": True,
+    },
+    **_SHARED,
+}
 FLUX_SCHNELL: Checkpoint = {"transformer": {**TRANSFORMER, "guidance_embeds": False}, **_SHARED}

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.flux.config import FluxConfig
-from models.interface.images import read_image
 from models.interface.pipeline import RequestError, Step
 from models.interface.request import REQUEST, served_fields
 from models.interface.solver_step import step_values
@@ -19,7 +16,6 @@ from models.interface.step_program import StepProgram
 from models.sampling.base import Plan
 from models.sampling.flow_match import FlowMatchEuler
 from models.sampling.solver import Solver
-from models.sampling.torch_rng import TorchGenerator
 from models.spec.field_types import Count, NoiseLevel, Pixels, Scale, Seed, Strength
 from models.spec.prompt_syntax import PromptSyntax
 
@@ -78,8 +74,11 @@ class FluxRequest:
         return self.true_cfg_scale > 1 and self.negative_prompt is not None
 
 
-FIELDS = served_fields(FluxRequest, "image")
-"""Request fields of Flux; `guidance_scale` only where guidance is distilled into the network."""
+FIELDS = served_fields(FluxRequest)
+"""Request fields of Flux, beside images; `guidance_scale` only where the network has an input for
+it."""
+NEGATIVE = frozenset({"true_cfg_scale", "negative_prompt", "negative_prompt_2"})
+"""Fields of a second pass with a negative prompt."""
 
 
 def plan_of(
@@ -114,22 +113,3 @@ def steps_of(request: FluxRequest, plan: Plan, solver: Solver) -> tuple[Step, ..
         Step(program, {"timestep": timesteps[i], **scales, **step_values(plan, i)})
         for i in range(len(plan))
     )
-
-
-def noise_inputs(
-    request: FluxRequest, config: FluxConfig, h: int, w: int, dtype: Any, image: bytes | None
-) -> Mapping[str, np.ndarray]:
-    """The random draws in diffusers' order: for the VAE's sample if there is an image, then noise.
-
-    Returns noise [h, w, c] and, with an image, image [height, width, 3] and image_noise [h, w, c].
-    """
-    generator = TorchGenerator(request.seed)
-
-    def draw() -> np.ndarray:
-        values = generator.randn((config.latent_channels, h, w), dtype)
-        return values.astype(dtype).astype(np.float32).transpose(1, 2, 0)
-
-    if image is None:
-        return {"noise": draw()}
-    pixels = read_image(image, request.width, request.height)
-    return {"image": pixels, "image_noise": draw(), "noise": draw()}

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from models.checkpoint.folder import fingerprint, read_defaults
 from models.flux.config import FluxConfig
-from models.flux.request import FIELDS, MAX_SEQUENCE_LENGTH
+from models.flux.request import MAX_SEQUENCE_LENGTH
+from models.flux.tools import PLAIN, Tool
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.model_spec import Limits, ModelSpec, Need
 from models.spec.quality_presets import LEVERS, Lever
 from models.vae.config import VaeConfig
+
+Value = TypeVar("Value")
 
 DEFAULT_LATENTS_PX = 128
 """The side of an image in latents where the request names none, as in diffusers' FluxPipeline."""
@@ -32,11 +35,12 @@ def make_spec(
     vae: VaeConfig,
     scheduler: FlowMatchEuler,
     defaults: Mapping[str, Any],
+    tool: Tool = PLAIN,
 ) -> ModelSpec:
     """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's."""
     side = DEFAULT_LATENTS_PX * vae.downsampling
     chosen = {**read_defaults(folder), **defaults}
-    fields = fields_of(config)
+    fields = fields_of(config, tool)
     unknown = sorted(chosen.keys() - fields)
     if unknown:
         raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
@@ -45,20 +49,22 @@ def make_spec(
         "width": side,
         "height": side,
         "num_inference_steps": 4 if distilled_in_time else 28,
-        **({"guidance_scale": 3.5} if config.guidance_embeds else {}),
+        "guidance_scale": 3.5,
         "true_cfg_scale": 1.0,
         "max_sequence_length": MAX_SEQUENCE_LENGTH,
+        **tool.defaults,
     }
-    guided = {"guidance_scale": 7.0} if config.guidance_embeds else {}
-    from_image = {"strength": 0.6, **guided}
     return ModelSpec(
         name=name,
         family="flux",
-        tasks=("text-to-image", "image-to-image"),
+        tasks=tool.tasks,
         fields=fields,
-        defaults={**own, **chosen},
-        task_defaults={"image-to-image": {**from_image, **chosen}},
-        needs=NEEDS,
+        defaults={**_among(fields, own), **chosen},
+        task_defaults={
+            task: {**_among(fields, values), **chosen}
+            for task, values in tool.task_defaults.items()
+        },
+        needs=_among(fields, NEEDS),
         limits=Limits(
             size_multiple_px=2 * vae.downsampling,
             min_side_px=2 * vae.downsampling,
@@ -73,9 +79,13 @@ def make_spec(
     )
 
 
-def fields_of(config: FluxConfig) -> frozenset[str]:
+def fields_of(config: FluxConfig, tool: Tool = PLAIN) -> frozenset[str]:
     """Request fields; no guidance scale where the network has no input for it (schnell)."""
-    return FIELDS if config.guidance_embeds else FIELDS - {"guidance_scale"}
+    return tool.fields if config.guidance_embeds else tool.fields - {"guidance_scale"}
+
+
+def _among(fields: frozenset[str], values: Mapping[str, Value]) -> dict[str, Value]:
+    return {name: value for name, value in values.items() if name in fields}
 
 
 def levers_of(config: FluxConfig) -> frozenset[Lever]:

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from models.parallel.axis_rules import Layout
-from tests.families.suite import SUITE
+from tests.families.suite import EVERY
 from workers.slice.mesh import one_device
 
 
@@ -17,14 +17,14 @@ def compiled_coarsely(coarse: None) -> None:
     """What is computed is asked here, not how fast."""
 
 
-@pytest.fixture(scope="module", params=SUITE)
+@pytest.fixture(scope="module", params=EVERY)
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return SUITE[family].make(tmp_path_factory.mktemp("families") / family)
+    return EVERY[family].make(tmp_path_factory.mktemp("families") / family)
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from models import registry
 
@@ -38,6 +41,8 @@ class Family:
     components: Mapping[str, str] = field(default_factory=lambda: {"transformer": "transformer"})
     """Denoising networks by name, and their folders in `make`'s checkpoint."""
     step_caches: bool = True
+    images: Mapping[str, bytes] = field(default_factory=dict)
+    """Files that come with both requests."""
 
 
 def families() -> set[str]:
@@ -56,6 +61,30 @@ def _least_flux(folder: Path) -> Path:
     from tests.parity.tiny import make_flux
 
     return make_flux(folder, transformer={"num_layers": 1, "num_single_layers": 1})
+
+
+def _flux_tool(kind: str, further: int, **more: int) -> Callable[[Path], Path]:
+    """Write a checkpoint of that pipeline of diffusers.
+
+    Args:
+        further: channels of a token that the network sees beside the latents'.
+    """
+
+    def make(folder: Path) -> Path:
+        import diffusers
+
+        from tests.parity.tiny import make_flux
+
+        sizes = {"in_channels": 16 + further, "out_channels": 16, "num_single_layers": 1, **more}
+        return make_flux(
+            folder,
+            kind=getattr(diffusers, kind),
+            transformer={"num_layers": 1, **sizes},
+            clip=CLIP,
+            t5=T5,
+        )
+
+    return make
 
 
 UNET = {"block_out_channels": (16, 32), "transformer_layers_per_block": 1}
@@ -85,7 +114,9 @@ def _least_wan(folder: Path) -> Path:
     return make_wan(folder, transformer={"num_layers": 2})
 
 
-def drawn_by_diffusers(folder: Path, request: Fields, frames: bool = False) -> np.ndarray:
+def drawn_by_diffusers(
+    folder: Path, request: Fields, frames: bool = False, images: Mapping[str, bytes] | None = None
+) -> np.ndarray:
     """Draw a request whose fields are the pipeline's own arguments, but for the seed."""
     import torch
     from diffusers import DiffusionPipeline
@@ -93,6 +124,7 @@ def drawn_by_diffusers(folder: Path, request: Fields, frames: bool = False) -> n
     pipeline = DiffusionPipeline.from_pretrained(folder)
     pipeline.set_progress_bar_config(disable=True)
     given = {name: value for name, value in request.items() if name not in ("seed", "fps")}
+    given |= {name: Image.open(io.BytesIO(file)) for name, file in (images or {}).items()}
     generator = torch.Generator("cpu").manual_seed(request["seed"])
     output = pipeline(**given, generator=generator, output_type="np")
     made = output.frames[0] if frames else output.images[0]
@@ -158,3 +190,42 @@ SUITE: Mapping[str, Family] = {
         ),
     ),
 }
+
+
+def _image(seed: int, mode: str = "RGB") -> bytes:
+    """A file of four by four random fields."""
+    fields = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(fields).convert(mode).resize((40, 56), Image.Resampling.NEAREST).save(
+        file, "png"
+    )
+    return file.getvalue()
+
+
+def _tool(
+    kind: str, published: tuple[str, ...], images: Mapping[str, bytes], further: int = 0
+) -> Family:
+    """Entry of a tool of Flux, which has no negative prompt."""
+    return Family(
+        make=_flux_tool(kind, further, num_attention_heads=8),
+        least=_flux_tool(kind, further),
+        request={**FEW, "width": 48, "height": 80, "guidance_scale": 4.0},
+        least_request={**LEAST, "max_sequence_length": 16},
+        reference=partial(drawn_by_diffusers, images=images),
+        guided={},
+        unguided={},
+        published=published,
+        images=images,
+    )
+
+
+VARIANTS: Mapping[str, Family] = {
+    "flux-fill": _tool(
+        "FluxFillPipeline",
+        ("flux-fill",),
+        {"image": _image(1), "mask_image": _image(2, "L")},
+        further=4 * (4 + 16),
+    ),
+}
+"""Kinds of a family's checkpoints that draw from images: other inputs of the same network."""
+EVERY: Mapping[str, Family] = {**SUITE, **VARIANTS}

@@ -4,7 +4,7 @@ alone, beside any others, at any place of a padded batch, and on another engine 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from models import registry
 from models.interface.pipeline import Fields, Pipeline
 from models.parallel.axis_rules import Layout
 from models.spec.quality_presets import Quality, StepCache
-from tests.families.suite import SUITE
+from tests.families.suite import EVERY, SUITE
 from tests.workers.resume import disturbed_at
 from workers.engine.batching import Batch
 from workers.engine.engine import Engine
@@ -32,12 +32,12 @@ CACHED = {"cached": Quality(step_cache=StepCache(kind="teacache", threshold=0.3)
 
 @pytest.fixture(scope="module")
 def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return SUITE[family].least(tmp_path_factory.mktemp("least") / family)
+    return EVERY[family].least(tmp_path_factory.mktemp("least") / family)
 
 
 @pytest.fixture(scope="module", params=DTYPES)
 def pipeline(request: pytest.FixtureRequest, family: str, folder: Path) -> Pipeline:
-    qualities = CACHED if SUITE[family].step_caches else {}
+    qualities = CACHED if EVERY[family].step_caches else {}
     return registry.load(family, str(folder), request.param, {}, qualities=qualities)
 
 
@@ -46,8 +46,8 @@ def mixed(family: str) -> list[Fields]:
 
     Two have weights: their prompts share batches with plain ones.
     """
-    base = SUITE[family].least_request
-    quality = "cached" if SUITE[family].step_caches else "exact"
+    base = EVERY[family].least_request
+    quality = "cached" if EVERY[family].step_caches else "exact"
     return [
         {
             **base,
@@ -69,10 +69,15 @@ class Drawn:
     """After the last step: of float32, where rounding shows that pixels hide."""
 
 
+def images(engine: Engine) -> Mapping[str, bytes]:
+    """Images that every request of the suite to that model has."""
+    return EVERY[engine.pipeline.spec.name].images
+
+
 async def one(engine: Engine, fields: Fields, begin: RowSnapshot | None = None) -> Drawn:
     states: list[Any] = []
     picture = await engine.generate(
-        fields, {}, lambda row: states.append(row.checked.state["latents"]), begin
+        fields, images(engine), lambda row: states.append(row.checked.state["latents"]), begin
     )
     return Drawn(picture.pixels.tobytes(), np.asarray(states[-1]).tobytes())
 
@@ -91,7 +96,7 @@ async def test_company_changes_no_bit(pipeline: Pipeline, family: str, layout: L
     try:
         together = await drawn(engine, requests, together=True)
         assert together == await drawn(other, requests, together=False)
-        _, kept = await disturbed_at(2, engine, requests[-1], {})
+        _, kept = await disturbed_at(2, engine, requests[-1], images(engine))
         assert await one(other, requests[-1], kept) == together[-1]
     finally:
         engine.close()
@@ -120,7 +125,7 @@ async def test_a_padded_batch_is_alike_at_every_place(
 
 
 def begun(engine: Engine, fields: Fields) -> Row:
-    prepared = engine.pipeline.prepare(fields, {})
+    prepared = engine.pipeline.prepare(fields, images(engine))
     shape = engine.programs.of(prepared)
     state = engine._encode(shape, prepared)
     return Row(shape, prepared.steps, state, lambda row: None, lambda row, failure: None)

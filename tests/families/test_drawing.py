@@ -10,7 +10,7 @@ import pytest
 
 from models import registry
 from models.interface.pipeline import Pipeline
-from tests.families.suite import SUITE
+from tests.families.suite import EVERY
 from tests.parallel.layouts import denoise, layout
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -40,10 +40,10 @@ def pipeline(family: str, folder: Path) -> Pipeline:
 
 
 @pytest.fixture(scope="module")
-def drawing(pipeline: Pipeline) -> tuple[Any, list[np.ndarray], np.ndarray]:
+def drawing(pipeline: Pipeline, family: str) -> tuple[Any, list[np.ndarray], np.ndarray]:
     """What one device draws: latents after encoding and each step, and pixels."""
     prepared = pipeline.prepare(
-        {**pipeline.spec.defaults, **SUITE[pipeline.spec.family].request}, {}
+        {**pipeline.spec.defaults, **EVERY[family].request}, EVERY[family].images
     )
     return prepared, *drawn(pipeline, prepared, layout())
 
@@ -69,7 +69,7 @@ def test_the_picture_is_diffusers(
     family: str, folder: Path, drawing: tuple[Any, list[np.ndarray], np.ndarray]
 ) -> None:
     """The suite's own hook: cases by the dozen are in tests/parity."""
-    entry = SUITE[family]
+    entry = EVERY[family]
     assert_alike(drawing[2], entry.reference(folder, entry.request))
 
 
@@ -78,7 +78,7 @@ def test_another_request_draws_another_picture(
     family: str, folder: Path, drawing: tuple[Any, list[np.ndarray], np.ndarray], spoiled: str
 ) -> None:
     """The bounds tell images apart."""
-    entry = SUITE[family]
+    entry = EVERY[family]
     other = entry.request | {spoiled: {"prompt": "a blue star", "seed": 4}[spoiled]}
     with pytest.raises(AssertionError):
         assert_alike(drawing[2], entry.reference(folder, other))

@@ -16,7 +16,7 @@ from models.loading.sources import SHAPES
 from models.sampling.registry import SOLVERS
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
-from tests.families.suite import SUITE
+from tests.families.suite import EVERY, SUITE, VARIANTS, Family
 from tests.parity.tiny_wan import make_wan
 from workers.jaxpr.logical_mesh import logical_layout
 from workers.loading.model import read, rounding_of
@@ -49,7 +49,7 @@ def abstract(source: Path) -> Pipeline:
     )
 
 
-def requests(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
+def requests(pipeline: Pipeline, entry: Family) -> Iterator[dict[str, Any]]:
     """Every scheduler and every preset with a negative prompt; the first of both without, and with
     weights."""
     spec = pipeline.spec
@@ -60,7 +60,6 @@ def requests(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
         for options in OPTIONS.get(name, [{}])
     ]
     presets = [{"quality": name} for name in spec.quality_names]
-    entry = SUITE[spec.family]
     for guidance, more in [(entry.unguided, {}), *product([entry.guided], wishes + presets)]:
         yield {**spec.defaults, **FEW, **guidance, **more}
     weighted = {"prompt_syntax": "weighted", "prompt": "a (red:1.2) circle BREAK [star]"}
@@ -75,20 +74,24 @@ def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_wan(folder, transformer=layer, transformer_2=layer, boundary_ratio=0.875)
 
 
-@pytest.mark.parametrize("name", [*SUITE, "experts"])
-def test_a_fresh_pipeline_traces_any_step_from_its_key(
-    name: str, request: pytest.FixtureRequest
-) -> None:
-    source = request.getfixturevalue(name) if name == "experts" else DEMO / name
+@pytest.fixture(scope="module")
+def sources(experts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("variants")
+    variants = {name: entry.least(root / name) for name, entry in VARIANTS.items()}
+    return {**{name: DEMO / name for name in SUITE}, "experts": experts, **variants}
+
+
+@pytest.mark.parametrize("name", [*EVERY, "experts"])
+def test_a_fresh_pipeline_traces_any_step_from_its_key(name: str, sources: dict[str, Path]) -> None:
+    source, entry = sources[name], EVERY["wan" if name == "experts" else name]
     first, fresh = abstract(source), Tracer(abstract(source), logical_layout())
     rows: dict[Hashable, Any] = {}
     programs: set[StepProgram] = set()
-    for fields in requests(first):
-        message = json.loads(json.dumps(outline(first.prepare(fields, {}))))
+    for fields in requests(first, entry):
+        message = json.loads(json.dumps(outline(first.prepare(fields, entry.images))))
         programs |= traced(fresh, outlined(message), rows)
-    assert {program.guided for program in programs} == {True, False}
+    assert {program.guided for program in programs} == {bool(entry.guided), False}
     assert {program.quant for program in programs} == {None, "w8a8", "w8a16"}
-    entry = SUITE["wan" if name == "experts" else name]
     caches = {None, "first-block", "teacache"} if entry.step_caches else {None}
     assert {program.cache for program in programs} == caches
     networks = {"transformer", "transformer_2"} if name == "experts" else {*entry.components}
@@ -96,7 +99,7 @@ def test_a_fresh_pipeline_traces_any_step_from_its_key(
     methods = {type(program.solver) for program in programs}
     if name == "sdxl":
         assert methods == {one for one in SOLVERS if one.METHOD != "flow_match_euler"}
-    elif name != "flux":
+    elif not name.startswith("flux"):
         assert {one.METHOD for one in methods} == {"unipc", "dpm", "flow_match_euler"}
 
 

@@ -18,6 +18,7 @@ NAMES = {
     "sdxl": "SDXL base 1.0",
     "flux-schnell": "FLUX.1 schnell",
     "flux-dev": "FLUX.1 dev",
+    "flux-fill": "FLUX.1 Fill dev",
     "wan2.1-1.3b": "Wan 2.1 T2V 1.3B",
     "wan2.1-14b": "Wan 2.1 T2V 14B",
     "wan2.1-i2v-14b": "Wan 2.1 I2V 14B",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.families.suite import SUITE
+from tests.families.suite import EVERY
 from workers.plan.make import PlanRequest, sketched
 from workers.plan.search import search
 from workers.slice.topology import Topology
@@ -12,7 +12,7 @@ from workers.slice.topology import Topology
 SLICE = Topology.parse("v6e:2x4")
 
 
-@pytest.mark.parametrize("name", [one.published[0] for one in SUITE.values()])
+@pytest.mark.parametrize("name", [one.published[0] for one in EVERY.values()])
 def test_a_slice_of_eight_chips_is_planned(name: str) -> None:
     sketch = sketched(PlanRequest(name, SLICE, {}, dtype="bfloat16"))
     found = search(sketch, SLICE.chip, SLICE.devices)

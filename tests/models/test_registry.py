@@ -25,7 +25,9 @@ def test_another_kind_is_refused_by_name_with_what_is_served(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("component", "change", "named"),
     [
-        ("transformer/config.json", {"out_channels": 8}, "out_channels 8"),
+        ("transformer/config.json", {"out_channels": 8}, "out_channels / 4 is 2"),
+        ("transformer/config.json", {"in_channels": 96, "out_channels": 16}, "in_channels is 96"),
+        ("model_index.json", {"_class_name": "FluxFillPipeline"}, "a FluxFillPipeline .* has 96"),
         ("transformer/config.json", {"joint_attention_dim": 41}, "joint_attention_dim is 41"),
         ("scheduler/scheduler_config.json", {"_class_name": "DDIMScheduler"}, "DDIMScheduler"),
         ("vae/config.json", {"act_fn": "mish"}, "mish"),

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from diffusers import (
     AutoencoderKL,
+    DiffusionPipeline,
     FlowMatchEulerDiscreteScheduler,
     FluxPipeline,
     FluxTransformer2DModel,
@@ -29,6 +30,16 @@ from transformers import (
 
 Config = dict[str, Any]
 
+SHARED = (
+    "scheduler",
+    "vae",
+    "text_encoder",
+    "tokenizer",
+    "text_encoder_2",
+    "tokenizer_2",
+    "transformer",
+)
+"""Components of every Flux pipeline."""
 WORDS = "a an the red green blue yellow circle square triangle star above below on of background"
 
 
@@ -92,6 +103,7 @@ def make_flux(
     t5: Config | None = None,
     scheduler: Config | None = None,
     seed: int = 0,
+    kind: type[DiffusionPipeline] = FluxPipeline,
     **save_kwargs: Any,
 ) -> Path:
     """Writes a complete Flux checkpoint in diffusers' layout to `folder` and returns it.
@@ -99,11 +111,15 @@ def make_flux(
     Each dict overrides single values of that part's small default config; sizes that two parts
     share follow the part that makes them. `save_kwargs` go to `save_pretrained`
     (`max_shard_size`, `variant`, …).
+
+    Args:
+        kind: of pipeline, with the same components.
     """
     pipeline = flux_pipeline(
         transformer=transformer, vae=vae, clip=clip, t5=t5, scheduler=scheduler, seed=seed
     )
-    pipeline.save_pretrained(folder, **save_kwargs)
+    parts = {name: pipeline.components[name] for name in SHARED}
+    kind(**parts).save_pretrained(folder, **save_kwargs)
     return folder
 
 

@@ -6,6 +6,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -22,11 +23,20 @@ def sinusoid(
     Source: Ho et al. 2020 (DDPM), after Vaswani et al. 2017, section 3.5; cosine first, as in
     diffusers with flip_sin_to_cos and no frequency shift.
     """
-    half = features // 2
-    frequencies = jnp.exp(-math.log(max_period) * jnp.arange(half, dtype=jnp.float32) / half)
+    frequencies = _frequencies(features // 2, max_period)
     angles = values.astype(jnp.float32)[:, None] * frequencies[None, :]
     waves = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
     return jnp.pad(waves, ((0, 0), (0, features % 2)))
+
+
+def _frequencies(count: int, max_period: float) -> np.ndarray:
+    """Return 1 down to 1 / max_period, float32.
+
+    Exponents are rounded as in the reference, powers correctly: an angle of a guidance scale of 30
+    is 30,000, and the last bit of its frequency is a thousandth of it.
+    """
+    exponents = np.float32(-math.log(max_period)) * np.arange(count, dtype=np.float32)
+    return np.exp((exponents / np.float32(count)).astype(np.float64)).astype(np.float32)
 
 
 class ConditionMLP(nnx.Module):

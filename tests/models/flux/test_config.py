@@ -17,7 +17,8 @@ def test_defaults_are_flux_dev_without_guidance() -> None:
     [
         ({"patch_size": 2}, "patch_size 2"),
         ({"in_channels": 30}, "in_channels 30"),
-        ({"in_channels": 384, "out_channels": 64}, "out_channels 64"),
+        ({"in_channels": 384, "out_channels": 62}, "out_channels 62"),
+        ({"out_channels": 0}, "out_channels 0"),
         ({"axes_dims_rope": [16, 56, 58]}, "attention_head_dim 128"),
         ({"axes_dims_rope": [64, 64]}, "three sizes"),
         ({"axes_dims_rope": [15, 57, 56]}, "even"),

@@ -1,0 +1,80 @@
+"""Flux's tools for the front end, and checkpoints whose parts belong to different tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from models import published, registry
+from models.flux.config import FluxConfig
+from models.flux.tools import TOOLS, tool_of
+from models.loading.sources import SHAPES
+from models.spec.model_spec import ModelSpec
+from service.errors.problems import Invalid
+from service.schemas.request import GenerateRequest
+from service.settings.limits import LimitSettings
+from service.validation.resolve import Resolved, resolve
+from tests.models.flux.test_full_size import FLUX_VAE
+
+IMAGE = "data:image/png;base64,AAAA"
+CHANNELS = {"FluxPipeline": 64, "FluxImg2ImgPipeline": 64, "FluxFillPipeline": 384}
+"""Of a token, as published."""
+
+Specs = Callable[[str], ModelSpec]
+
+
+@pytest.fixture(scope="module")
+def specs(tmp_path_factory: pytest.TempPathFactory) -> Specs:
+    """Specs of published checkpoints, by name."""
+
+    @cache
+    def spec(name: str) -> ModelSpec:
+        folder = tmp_path_factory.mktemp(name)
+        published.write(name, folder)
+        return registry.load(name, str(folder), "bfloat16", {}, reader=SHAPES).spec
+
+    return spec
+
+
+def resolved(spec: ModelSpec, **fields: Any) -> Resolved:
+    request = GenerateRequest.model_validate({"prompt": "a cat", **fields})
+    return resolve(request, spec, LimitSettings())
+
+
+def wrong_fields(spec: ModelSpec, **fields: Any) -> dict[str, str]:
+    with pytest.raises(Invalid) as refused:
+        resolved(spec, **fields)
+    return {error.field: error.message for error in refused.value.errors}
+
+
+@pytest.mark.parametrize("kind", TOOLS)
+def test_a_checkpoint_of_another_kind_is_refused_by_its_channels(kind: str) -> None:
+    config = FluxConfig(in_channels=CHANNELS[kind], out_channels=64)
+    assert tool_of(kind, config, FLUX_VAE) is TOOLS[kind]
+    other = FluxConfig(in_channels=CHANNELS[kind] + 4, out_channels=64)
+    with pytest.raises(ValueError, match=f"in_channels is {CHANNELS[kind] + 4}, but a {kind} .*"):
+        tool_of(kind, other, FLUX_VAE)
+
+
+def test_fill_has_the_defaults_of_its_pipeline(specs: Specs) -> None:
+    fields = resolved(specs("flux-fill"), image=IMAGE, mask_image=IMAGE).fields
+    assert fields["strength"] == 1.0 and fields["guidance_scale"] == 30.0
+    assert (fields["num_inference_steps"], fields["width"], fields["height"]) == (50, 1024, 1024)
+
+
+def test_fill_says_which_image_is_missing(specs: Specs) -> None:
+    spec = specs("flux-fill")
+    assert wrong_fields(spec).keys() == {"image", "mask_image"}
+    (said,) = wrong_fields(spec, image=IMAGE).values()
+    assert said.startswith("the model 'flux-fill' does inpainting: send an image that is white")
+    refused = wrong_fields(spec, mask_image=IMAGE)
+    assert refused == {"mask_image": "send the image that it masks too, as image"}
+
+
+def test_fill_refuses_a_negative_prompt_by_name(specs: Specs) -> None:
+    given = {"negative_prompt": "a star", "true_cfg_scale": 2.0}
+    refused = wrong_fields(specs("flux-fill"), image=IMAGE, mask_image=IMAGE, **given)
+    assert refused == dict.fromkeys(given, "the model 'flux-fill' does not serve this field")

@@ -1,0 +1,195 @@
+"""Flux's tools against diffusers' pipelines of them, each on two small checkpoints.
+
+Bounds as in test_flux.py; each tool is held against a wrong reading of its images too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from diffusers import DiffusionPipeline, FluxFillPipeline
+from PIL import Image
+
+from models import registry
+from models.interface.pipeline import PyTree
+from tests import coarse
+from tests.parity.programs import Programs
+from tests.parity.test_flux import (
+    BASE,
+    PICTURE,
+    PSNR_DB,
+    RELATIVE,
+    Result,
+    assert_same,
+    png,
+    psnr_db,
+    relative,
+)
+from tests.parity.tiny import make_flux
+
+MASK = Image.fromarray(
+    np.repeat(np.random.default_rng(6).integers(0, 256, (9, 7), dtype=np.uint8), 11, axis=1)
+)
+EVEN = {"latent_channels": 4}
+ODD: dict[str, Any] = {
+    "block_out_channels": (6, 6, 12, 18),
+    "layers_per_block": 2,
+    "latent_channels": 6,
+    "norm_num_groups": 3,
+    "use_quant_conv": True,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tool on one checkpoint."""
+
+    kind: type[DiffusionPipeline]
+    further: int
+    """Channels of a latent pixel beside the latents."""
+    vae: Mapping[str, Any]
+    transformer: Mapping[str, Any] = field(default_factory=dict)
+    scheduler: Mapping[str, Any] = field(default_factory=dict)
+
+    def make(self, folder: Path) -> Path:
+        latent = self.vae["latent_channels"]
+        channels = {"in_channels": 4 * (latent + self.further), "out_channels": 4 * latent}
+        return make_flux(
+            folder,
+            kind=self.kind,
+            transformer={**channels, **self.transformer},
+            vae=dict(self.vae),
+            scheduler=dict(self.scheduler),
+        )
+
+
+CASES = {
+    "fill": Case(FluxFillPipeline, further=4 + 16, vae=EVEN),
+    "fill, odd": Case(
+        FluxFillPipeline,
+        further=6 + 64,
+        vae=ODD,
+        transformer={"num_layers": 1, "num_single_layers": 1, "guidance_embeds": False},
+        scheduler={"use_dynamic_shifting": False, "shift": 2.0},
+    ),
+}
+
+Images = dict[str, Image.Image]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Fields and images of a request to a tool."""
+
+    tool: str
+    fields: Mapping[str, Any]
+    images: Images
+    of_theirs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments that only diffusers' call has."""
+
+
+REQUESTS = {
+    "fill": Request("fill", {"guidance_scale": 30.0}, {"image": PICTURE, "mask_image": MASK}),
+    "fill, weak, wide": Request(
+        "fill",
+        {
+            "guidance_scale": 4.0,
+            "strength": 0.55,
+            "width": 80,
+            "height": 48,
+            "prompt_2": "the yellow triangle",
+        },
+        {"image": PICTURE, "mask_image": MASK.convert("RGB").rotate(90, expand=True)},
+    ),
+}
+
+
+class Pair:
+    """One checkpoint, loaded by diffusers and by us."""
+
+    def __init__(self, folder: Path, case: Case) -> None:
+        made = case.make(folder)
+        self.theirs = case.kind.from_pretrained(made)
+        with coarse.compiled():
+            loaded = registry.load("tiny", str(made), "float32", {})
+        self.ours = Programs(loaded, coarse.OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
+    root = tmp_path_factory.mktemp("tools")
+    return {name: Pair(root / str(i), case) for i, (name, case) in enumerate(CASES.items())}
+
+
+def theirs(pipeline: DiffusionPipeline, request: Request) -> Result:
+    pipeline.set_progress_bar_config(disable=True)
+    latents: list[np.ndarray] = []
+
+    def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+        latents.append(tensors["latents"][0].numpy().copy())
+        return {}
+
+    fields = {**BASE, **request.fields, **request.of_theirs, **request.images}
+    generator = torch.Generator("cpu").manual_seed(fields.pop("seed"))
+    made = pipeline(**fields, generator=generator, callback_on_step_end=keep)
+    return Result(latents, np.asarray(made.images[0]))
+
+
+def ours(
+    programs: Programs, request: Request, spoil: Callable[[PyTree], PyTree] = lambda row: row
+) -> Result:
+    images = {name: png(image) for name, image in request.images.items()}
+    prepared = programs.pipeline.prepare({**BASE, **request.fields}, images)
+    return Result(*programs.drawn(prepared, spoil=spoil))
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
+@pytest.mark.parametrize("variant", ["", ", odd"])
+def test_a_tool_draws_what_diffusers_draws(
+    pairs: Mapping[str, Pair], request_name: str, variant: str, record_property: Any
+) -> None:
+    request = REQUESTS[request_name]
+    pair = pairs[request.tool + variant]
+    assert_same(ours(pair.ours, request), theirs(pair.theirs, request), record_property)
+
+
+def without_mask(row: PyTree) -> PyTree:
+    """The network is told that nothing is to be drawn anew."""
+    masked = CASES["fill"].vae["latent_channels"] * 4
+    return {**row, "channels": row["channels"].at[:, masked:].set(0)}
+
+
+def mask_by_column(row: PyTree) -> PyTree:
+    """A latent's pixels in the other order."""
+    masked = CASES["fill"].vae["latent_channels"] * 4
+    image, mask = jnp.split(row["channels"], [masked], axis=-1)
+    turned = mask.reshape(-1, 4, 4, 4).swapaxes(1, 2).reshape(mask.shape)
+    return {**row, "channels": jnp.concatenate([image, turned], axis=-1)}
+
+
+def without_masked_image(row: PyTree) -> PyTree:
+    masked = CASES["fill"].vae["latent_channels"] * 4
+    return {**row, "channels": row["channels"].at[:, :masked].set(0)}
+
+
+WRONG: dict[str, tuple[str, Callable[[PyTree], PyTree]]] = {
+    "no mask": ("fill", without_mask),
+    "a latent's pixels by column": ("fill", mask_by_column),
+    "no masked image": ("fill", without_masked_image),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_reading_of_the_images_shows(pairs: Mapping[str, Pair], wrong: str) -> None:
+    name, spoil = WRONG[wrong]
+    pair, request = pairs[name], REQUESTS[name]
+    spoiled, expected = ours(pair.ours, request, spoil), theirs(pair.theirs, request)
+    assert max(map(relative, spoiled.latents, expected.latents)) > 10 * RELATIVE
+    assert psnr_db(spoiled.picture, expected.picture) < PSNR_DB - 10
