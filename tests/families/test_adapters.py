@@ -128,6 +128,26 @@ async def test_eight_adapters_in_one_launch_are_each_as_alone(
     assert len({*alone}) == ROWS, "all alike"
 
 
+@pytest.mark.parametrize("family", ["sdxl"], indirect=True)
+async def test_adapters_change_the_encoding_of_every_chunk(models: Models, layout: Layout) -> None:
+    """Each is encoded as a prompt of its own would be, with the adapter as without."""
+    model = models(EXACT)
+    adapter = model.loras["whole 0"]
+    with model.engine(PAGES, layout, ROWS, exact(ROWS)) as engine:
+        async with AsyncExitStack() as stack:
+
+            async def embeds(prompt: str, *loras: Any) -> np.ndarray:
+                fields = {**model.fields, "prompt_syntax": "weighted", "prompt": prompt}
+                row = await begun(engine, stack, asking(fields, *loras))
+                return np.asarray(row.state["prompt_embeds"][0])
+
+            both = await embeds("a (red:1.3) BREAK star", adapter)
+            parts = [await embeds(part, adapter) for part in ("a (red:1.3)", "star")]
+            plain = await embeds("star")
+    np.testing.assert_allclose(both, np.concatenate(parts), rtol=1e-4, atol=1e-4)
+    assert np.abs(parts[1] - plain).max() > 0.01, "the adapter changes nothing"
+
+
 def latents(state: Any) -> bytes:
     return np.asarray(state["latents"]).tobytes()
 
