@@ -86,7 +86,7 @@ class VideoPage(View):
 
 
 class DeletedVideo(View):
-    """What is left of a deleted video."""
+    """Answer for a deleted video."""
 
     model_config = ConfigDict(json_schema_extra=shown_example(examples.DELETED))
 
