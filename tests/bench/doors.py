@@ -31,12 +31,13 @@ from tests.service.standin import MODEL, StandIn
 
 WARM_UP = 20
 PROMPT = "a red circle on a blue background"
-BYTES, JSON = "/v1/generate, the file", "/v1/generate, JSON with the file inline"
+BYTES, JSON = "/v1/generate, the file", "/v1/generate, JSON"
+INLINE = "/v1/generate, JSON with the file"
 Ask = Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]]
 
 
 def posting(path: str, body: Callable[[int], dict[str, Any]], **headers: str) -> Ask:
-    """A way to ask for one image with a seed, whose answer is or holds the file."""
+    """A way to ask for one image with a seed, whose answer is, has, or names the file."""
 
     async def ask(http: httpx.AsyncClient, seed: int) -> httpx.Response:
         return await http.post(path, json=body(seed), headers=headers)
@@ -44,35 +45,39 @@ def posting(path: str, body: Callable[[int], dict[str, Any]], **headers: str) ->
     return ask
 
 
+def ours(seed: int) -> dict[str, Any]:
+    return {"prompt": PROMPT, "seed": seed}
+
+
+def inline(seed: int) -> dict[str, Any]:
+    return ours(seed) | {"output": {"inline": True}}
+
+
+def openai(answer: str) -> Callable[[int], dict[str, Any]]:
+    return lambda seed: ours(seed) | {"model": MODEL, "response_format": answer}
+
+
 WAYS: dict[str, tuple[Ask, str]] = {
-    BYTES: (
-        posting(
-            "/v1/generate",
-            lambda seed: {"prompt": PROMPT, "seed": seed},
-            accept="image/png",
-        ),
-        BYTES,
-    ),
-    JSON: (
-        posting(
-            "/v1/generate",
-            lambda seed: {"prompt": PROMPT, "seed": seed, "output": {"inline": True}},
-            prefer="wait",
-        ),
-        JSON,
-    ),
-    "the same again": (
-        posting(
-            "/v1/generate",
-            lambda seed: {"prompt": PROMPT, "seed": seed},
-            accept="image/png",
-        ),
-        BYTES,
-    ),
+    BYTES: (posting("/v1/generate", ours, accept="image/png"), BYTES),
+    JSON: (posting("/v1/generate", ours, prefer="wait"), JSON),
+    INLINE: (posting("/v1/generate", inline, prefer="wait"), INLINE),
+    "the same again": (posting("/v1/generate", ours, accept="image/png"), BYTES),
     "Hugging Face": (
         posting(f"/hf/{MODEL}", lambda seed: {"inputs": PROMPT, "parameters": {"seed": seed}}),
         BYTES,
     ),
+    "OpenAI, b64_json": (posting("/v1/images/generations", openai("b64_json")), INLINE),
+    "OpenAI, url": (posting("/v1/images/generations", openai("url")), JSON),
+    "AUTOMATIC1111": (posting("/sdapi/v1/txt2img", ours), INLINE),
+    "Replicate, Prefer: wait": (
+        posting(
+            "/v1/predictions",
+            lambda seed: {"version": f"atelier/{MODEL}", "input": ours(seed)},
+            prefer="wait",
+        ),
+        JSON,
+    ),
+    "fal, run": (posting(f"/fal/run/{MODEL}", ours), JSON),
 }
 """Ways by name: how it asks, and the way of ours whose answer has the same in it."""
 
