@@ -6,10 +6,14 @@ import base64
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.service.standin import MODEL, picture
+from models.spec.model_spec import ModelSpec
+from service.jobs.model.job import Job
+from tests.service.standin import MODEL, SPEC, VIDEO, StandIn, picture
 
 PNG = picture(size=(64, 64))
 IMAGE = base64.b64encode(PNG).decode()
+A_VIDEO = "job_" + "a" * 24
+"""Id of the job that is remixed (`with_a_video`)."""
 
 
 @dataclass(frozen=True)
@@ -73,5 +77,52 @@ ASKED: dict[str, Asked] = {
         "/v1/images/edits", form={"prompt": "a cat", "n": "1"}, files={"image": PNG}
     ),
     "/v1/images/variations": Asked("/v1/images/variations", form={"n": "1"}, files={"image": PNG}),
+    "/v1/videos": Asked(
+        "/v1/videos",
+        {
+            "prompt": "a cat",
+            "seconds": 1,
+            "size": "64x64",
+            "input_reference": {"image_url": IMAGE},
+            "seed": 7,
+        },
+    ),
+    "/v1/videos by a form": Asked(
+        "/v1/videos", form={"prompt": "a cat", "seed": "7"}, files={"input_reference": PNG}
+    ),
+    "/v1/videos/{video_id}/remix": Asked(f"/v1/videos/{A_VIDEO}/remix", {"prompt": "a dog"}),
+    "/v1/videos/generations": Asked(
+        "/v1/videos/generations",
+        {
+            "prompt": "a cat",
+            "size": "64x64",
+            "seconds": 1.0,
+            "fps": 8,
+            "output_format": "mp4",
+            "response_format": "video_bytes",
+        },
+    ),
 }
 """One good request of each operation that has a body; more of one by a word behind its path."""
+
+
+def spec_of(name: str) -> ModelSpec:
+    """The model that a request is for."""
+    return VIDEO if name.startswith("/v1/videos") else SPEC
+
+
+async def with_a_video(pool: StandIn) -> None:
+    """Have a pool make the video that is remixed."""
+    request = {
+        **VIDEO.defaults,
+        "model": VIDEO.name,
+        "prompt": "a cat",
+        "seed": 7,
+        "num_images": 1,
+        "output": {"format": "mp4", "quality": None, "inline": False},
+    }
+    job = Job(id=A_VIDEO, model=VIDEO.name, bucket=VIDEO.bucket(request), request=request, steps=4)
+    await pool.queue.put(job)
+    async for _ in pool.queue.events(A_VIDEO):
+        pass
+    pool.seen.clear()

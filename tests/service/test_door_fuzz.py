@@ -5,18 +5,20 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.routing import DOORS
 from service.settings.settings import Settings
 from tests.hostile_images import bomb
-from tests.service.doors import ASKED, PNG, Asked
-from tests.service.standin import StandIn
+from tests.service.doors import ASKED, PNG, Asked, spec_of, with_a_video
+from tests.service.standin import VIDEO, StandIn
 
 BOUNDARY = "b"
 JSONS = {name: asked for name, asked in ASKED.items() if asked.json is not None}
@@ -90,6 +92,18 @@ def is_told(answer: httpx.Response) -> bool:
 def settings(settings: Settings) -> Settings:
     server = settings.server.model_copy(update={"allow_image_urls": True})
     return settings.model_copy(update={"server": server})
+
+
+@pytest.fixture
+async def pool(
+    request: pytest.FixtureRequest, queue: Queue, store: Store
+) -> AsyncIterator[StandIn]:
+    """Of the model that the request is for."""
+    spec = spec_of(request.node.callspec.params["name"])
+    async with StandIn(queue, store, spec) as pool:
+        if spec is VIDEO:
+            await with_a_video(pool)
+        yield pool
 
 
 def test_every_operation_with_a_body_is_attacked(app: FastAPI) -> None:
