@@ -67,7 +67,7 @@ def video() -> Any:
         "status": status.status,
         "bytes": base64.b64encode(content[:12]).decode(),
         "remix": again.status,
-        "listed": len(listed),
+        "listed": len(listed["data"]),
     }
 
 

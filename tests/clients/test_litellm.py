@@ -60,3 +60,13 @@ async def test_a_size_that_the_model_cannot_make_is_a_bad_request(
 async def test_a_wrong_key_is_an_authentication_error(call: Call, pool: StandIn) -> None:
     assert "key" in await call("keyless")
     assert not pool.seen
+
+
+async def test_videos(call: Call, video_pool: StandIn) -> None:
+    found = await call("video")
+    assert found["status"] == "completed"
+    assert found["remix"] in ("queued", "in_progress", "completed")
+    assert found["listed"] == 2
+    first, second = video_pool.seen
+    assert (first.request["prompt"], second.request["prompt"]) == ("a red circle", "a blue circle")
+    assert first.request["seed"] == second.request["seed"]

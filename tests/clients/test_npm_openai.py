@@ -68,3 +68,9 @@ async def test_a_refusal_is_the_packages_own_error(call: Call, pool: StandIn) ->
 
 async def test_a_wrong_key_is_the_packages_own_error(call: Call, pool: StandIn) -> None:
     assert await call("keyless") == {"is": True}
+
+
+async def test_videos(call: Call, video_pool: StandIn) -> None:
+    found = await call("video")
+    assert found.pop("bytes") > 0
+    assert found == {"status": "completed", "type": "video/mp4", "remixed": True, "listed": 2}
