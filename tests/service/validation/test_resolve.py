@@ -328,5 +328,11 @@ def test_weights_out_of_range_are_refused_by_their_prompt(
     assert resolved(WEIGHTED, **{field: prompt}).fields[field] == prompt
 
 
+def test_weights_are_not_looked_for_beyond_the_longest_prompt() -> None:
+    """A megabyte of brackets would take a second of the event loop."""
+    said = wrong_fields(WEIGHTED, prompt_syntax="weighted", prompt="a" * 10_000 + "(a:101)")
+    assert said == {"prompt": "must have 10000 characters at most"}
+
+
 def test_a_syntax_that_a_model_does_not_read_is_refused() -> None:
     assert "prompt_syntax" in wrong_fields(SPEC, prompt_syntax="weighted")
