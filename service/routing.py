@@ -11,6 +11,7 @@ from service.routes import generate, health, jobs, links, loras, models, pages
 from service.routes.compat import hugging_face
 from service.routes.compat.a1111 import door as a1111
 from service.routes.compat.fal import door as fal
+from service.routes.compat.mcp import door as mcp
 from service.routes.compat.openai import batches, files
 from service.routes.compat.openai import images as openai_images
 from service.routes.compat.openai import videos as openai_videos
@@ -26,6 +27,7 @@ DOORS = (
     fal.DOOR,
     files.DOOR,
     batches.DOOR,
+    mcp.DOOR,
 )
 """Other clients' APIs."""
 

@@ -100,7 +100,7 @@ async def _left(request: Request) -> None:
         pass
 
 
-async def events_of(front: FrontEnd, job_id: str, after: str) -> AsyncIterator[Event | None]:
+async def events_of(front: FrontEnd, job_id: str, after: str) -> AsyncGenerator[Event | None, None]:
     """A job's events, None where a keep-alive is due; ends with the job or the server."""
     every_s = front.settings.server.keep_alive_s
     async with (

@@ -102,6 +102,18 @@ ASKED: dict[str, Asked] = {
             "response_format": "video_bytes",
         },
     ),
+    "/mcp": Asked(
+        "/mcp",
+        {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "tools/call",
+            "params": {
+                "name": "edit_image",
+                "arguments": {"prompt": "a", "image": IMAGE, "num_images": 1},
+            },
+        },
+    ),
 }
 """One good request of each operation that has a body; more of one by a word behind its path."""
 

@@ -46,6 +46,7 @@ CLOSED = [
     ("GET", "/fal/queue/APP/requests/REQUEST"),
     ("GET", "/fal/queue/APP/requests/REQUEST/status"),
     ("PUT", "/fal/queue/APP/requests/REQUEST/cancel"),
+    ("POST", "/mcp"),
     ("POST", "/v1/predictions"),
     ("GET", "/v1/predictions"),
     ("GET", "/v1/predictions/PREDICTION"),
