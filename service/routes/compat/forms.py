@@ -94,13 +94,14 @@ async def read(
     )
 
 
-def _takes_text(name: str) -> bool:
-    """Return whether a field of ours is a text."""
-    schema = GenerateRequest.model_json_schema()["properties"][name]
+def _takes_text(schema: dict[str, Any]) -> bool:
+    """Return whether a field with that schema is a text."""
     return any(kind.get("type") == "string" for kind in schema.get("anyOf", [schema]))
 
 
-_TEXTS = frozenset(name for name in GenerateRequest.model_fields if _takes_text(name))
+_FIELDS = GenerateRequest.model_json_schema()["properties"].items()
+_TEXTS = frozenset(name for name, schema in _FIELDS if _takes_text(schema))
+"""Fields of ours that are texts."""
 
 
 def typed(name: str, text: str) -> Any:

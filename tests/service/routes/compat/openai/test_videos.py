@@ -74,7 +74,10 @@ async def test_a_form_has_numbers_and_objects_as_json(client: AsyncOpenAI, pool:
     assert request["scheduler"] == {"name": "unipc", "solver_order": 3}
 
 
-async def test_it_may_begin_with_an_image(client: AsyncOpenAI, pool: StandIn) -> None:
+async def test_it_may_begin_with_an_image(
+    client: AsyncOpenAI, wire: httpx.AsyncClient, pool: StandIn
+) -> None:
+    """A file by the client itself; addresses as other programs send them, which it cannot."""
     image = picture(size=(96, 64))
     await client.videos.create(**a_cat(), input_reference=("a.png", image, "image/png"))
     uri = "data:image/png;base64," + base64.b64encode(image).decode()
@@ -83,7 +86,11 @@ async def test_it_may_begin_with_an_image(client: AsyncOpenAI, pool: StandIn) ->
         body={"prompt": "a dog", "input_reference": {"image_url": uri}},
         cast_to=httpx.Response,
     )
-    for job in [job async for job in client.videos.list()]:
+    form = {"prompt": (None, "a dog"), "input_reference[image_url]": (None, uri)}
+    assert (await wire.post("/v1/videos", files=form)).status_code == 200
+    made = [job async for job in client.videos.list()]
+    assert len(made) == 3
+    for job in made:
         kept = await pool.queue.get(job.id)
         assert kept is not None and await pool.store.get(kept.request["image"]) == image
 
