@@ -6,6 +6,7 @@ tested, add it to its table.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import io
@@ -13,10 +14,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import httpx
+import httpx2
 import numpy as np
 import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.types import CallToolResult, ImageContent
 from openai import OpenAI
 from PIL import Image
+from replicate.client import Client as Replicate
+from webuiapi import WebUIApi
 
 from tests.e2e.system import System
 
@@ -95,16 +102,53 @@ def hugging_face(http: httpx.Client) -> bytes:
 
 
 def automatic1111(http: httpx.Client) -> bytes:
-    body = {
-        "prompt": IMAGE["prompt"],
-        "width": 64,
-        "height": 64,
-        "steps": IMAGE["num_inference_steps"],
-        "seed": IMAGE["seed"],
-        "override_settings": {"sd_model_checkpoint": "flux-demo"},
-    }
-    answer = http.post("/sdapi/v1/txt2img", json=body).raise_for_status().json()
-    return base64.b64decode(answer["images"][0])
+    """By a client that always sends a guidance scale: the model's own."""
+    defaults = http.get("/v1/models/flux-demo").raise_for_status().json()["defaults"]
+    client = WebUIApi(baseurl=f"{http.base_url}/sdapi/v1", sampler="Euler")
+    client.session.trust_env = False
+    try:
+        made = client.txt2img(
+            prompt=str(IMAGE["prompt"]),
+            width=64,
+            height=64,
+            steps=DRAWN["num_inference_steps"],
+            seed=DRAWN["seed"],
+            cfg_scale=defaults.get("guidance_scale", 1.0),
+            override_settings={"sd_model_checkpoint": "flux-demo"},
+        )
+    finally:
+        client.session.close()
+    return base64.b64decode(made.json["images"][0])
+
+
+def replicate(http: httpx.Client) -> bytes:
+    client = Replicate(api_token="none", base_url=str(http.base_url), trust_env=False)
+    given = {name: value for name, value in IMAGE.items() if name != "model"}
+    try:
+        (link,) = client.run("anybody/flux-demo", input=given)
+    finally:
+        client._client.close()  # which it has no way to do itself
+    return http.get(link).raise_for_status().content
+
+
+def fal(http: httpx.Client) -> bytes:
+    """As its client asks, which speaks TLS alone."""
+    given = {"prompt": IMAGE["prompt"], "image_size": {"width": 64, "height": 64}} | DRAWN
+    made = http.post("/fal/run/anybody/flux-demo", json=given).raise_for_status().json()
+    return http.get(made["images"][0]["url"]).raise_for_status().content
+
+
+def mcp(http: httpx.Client) -> bytes:
+    async def called() -> CallToolResult:
+        async with (
+            httpx2.AsyncClient(timeout=END_S, trust_env=False) as wire,
+            Client(streamable_http_client(f"{http.base_url}/mcp", http_client=wire)) as agent,
+        ):
+            return await agent.call_tool("generate_image", IMAGE)
+
+    made = asyncio.run(called())
+    (image,) = [one for one in made.content if isinstance(one, ImageContent)]
+    return base64.b64decode(image.data)
 
 
 IMAGE_DOORS: Mapping[str, Door] = {
@@ -113,6 +157,9 @@ IMAGE_DOORS: Mapping[str, Door] = {
     "openai, stream": images_streamed,
     "hugging face": hugging_face,
     "automatic1111": automatic1111,
+    "replicate": replicate,
+    "fal": fal,
+    "mcp": mcp,
 }
 
 

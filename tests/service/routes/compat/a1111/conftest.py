@@ -26,7 +26,7 @@ SDXL = SPEC.model_copy(
         "name": "sdxl-demo",
         "family": "sdxl",
         "tasks": ("text-to-image", "image-to-image", "inpainting"),
-        "fields": SPEC.fields | {"mask_image", "scheduler", "eta"},
+        "fields": SPEC.fields | {"mask_image", "scheduler", "eta", "prompt_syntax"},
         "schedulers": {
             "euler": SIGMAS,
             "euler_ancestral": SPACING,

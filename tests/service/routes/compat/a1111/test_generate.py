@@ -199,6 +199,17 @@ async def test_kritas_request(wire: httpx.AsyncClient, sdxl: StandIn, pool: Stan
     assert job.request["scheduler"] == {"name": "ddim"} and job.request["strength"] == 0.5
 
 
+async def test_weights_are_weights_where_the_model_knows_them(
+    wire: httpx.AsyncClient, sdxl: StandIn, pool: StandIn
+) -> None:
+    for name in ("sdxl-demo", MODEL):
+        options = {"sd_model_checkpoint": name}
+        await post(wire, {"prompt": "a (red:1.2) cat", "override_settings": options})
+    assert sdxl.seen[0].request["prompt_syntax"] == "weighted"
+    assert "prompt_syntax" not in pool.seen[0].request
+    assert pool.seen[0].request["prompt"] == "a (red:1.2) cat"
+
+
 async def test_images_can_be_left_out_of_the_answer(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
     body = {"prompt": "a", "send_images": False}
     assert (await post(wire, body))["images"] == [] and len(sdxl.seen) == 1
