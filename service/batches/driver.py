@@ -54,6 +54,8 @@ class BatchDriver:
         self._endpoint = endpoint
         self._runner = LineRunner(front, batch, endpoint)
         self._key = file_key(batch.input_file_id)
+        self._kept_bytes = 0
+        """Size of the results that this driver has kept."""
         self._writing: set[asyncio.Task[Any]] = set()
         """Jobs that are being made, and ends that are being recorded."""
 
@@ -128,6 +130,11 @@ class BatchDriver:
     async def _keep_result(self, number: int, result: Result) -> None:
         """Raises: BatchLost, StoreError."""
         text = result.text(line_id(self._batch, number))
+        most = self._front.settings.batches.max_result_bytes
+        if self._kept_bytes + len(text) > most:
+            result = self._runner.too_large(result, most)
+            text = result.text(line_id(self._batch, number))
+        self._kept_bytes += len(text)
         await self._front.store.put(result_key(self._batch.id, number), text, JSONL)
         await self._record(number, "completed" if result.status == 200 else "failed")
 

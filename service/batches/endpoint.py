@@ -22,18 +22,20 @@ class BatchEndpoint:
 
     Args:
         url: as lines name it.
+        check: what can be said of a body alone, in a thread. Raises: Problem.
         request: a body in our fields. Raises: Problem.
         answer: body of the answer about a job that has succeeded. Raises: Problem.
         error: body of the answer about a problem.
     """
 
     url: str
-    request: Callable[[Body], GenerateRequest]
+    check: Callable[[Body], object]
+    request: Callable[[FrontEnd, Body], Awaitable[GenerateRequest]]
     answer: Callable[[FrontEnd, Job, Body], Awaitable[Body]]
     error: Callable[[Problem], Body] = problem_body
 
 
-def _request(body: Body) -> GenerateRequest:
+def _checked(body: Body) -> GenerateRequest:
     """Raises: Invalid."""
     request = parse_body(body)
     if request.output and request.output.inline:
@@ -42,8 +44,12 @@ def _request(body: Body) -> GenerateRequest:
     return request
 
 
+async def _request(front: FrontEnd, body: Body) -> GenerateRequest:
+    return _checked(body)
+
+
 async def _answer(front: FrontEnd, job: Job, body: Body) -> Body:
     return (await show(front, job)).model_dump(mode="json")
 
 
-GENERATE = BatchEndpoint("/v1/generate", _request, _answer)
+GENERATE = BatchEndpoint("/v1/generate", _checked, _request, _answer)

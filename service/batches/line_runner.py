@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from service.admission.admission import admit
@@ -13,7 +14,7 @@ from service.admission.refusals import counting_refusals
 from service.batches.endpoint import BatchEndpoint
 from service.batches.lines import BatchLine
 from service.batches.results import Result
-from service.errors.problems import Busy, Gone, Problem
+from service.errors.problems import BodyTooLarge, Busy, Gone, Problem
 from service.front_end.front_end import FrontEnd
 from service.jobs.model.batch import Batch
 from service.jobs.model.job import Job, JobState
@@ -53,15 +54,15 @@ class LineRunner:
             Problem: it is refused for good.
             Stopped: it has no job yet, and is to get none any more.
         """
-        request = self._endpoint.request(line.body).model_copy(update={"priority": "low"})
         tenant = self._batch.tenant
         sender = Caller(tenant, tenant, _always)
         headers = {"idempotency-key": f"{self._batch.id}/{number}"}
         while True:
             try:
                 with counting_refusals(self._front, tenant) as attempt:
-                    attempt.body = request
-                    return await admit(self._front, sender, request, headers)
+                    request = await self._endpoint.request(self._front, line.body)
+                    attempt.body = low = request.model_copy(update={"priority": "low"})
+                    return await admit(self._front, sender, low, headers)
             except Busy as busy:
                 await self._pause(float(busy.headers["Retry-After"]))
 
@@ -94,6 +95,12 @@ class LineRunner:
         request_id = job.id if job else self._batch.id
         body = self._endpoint.error(problem)
         return Result(line.custom_id, problem.status, body, request_id)
+
+    def too_large(self, result: Result, most: int) -> Result:
+        """Return the answer in place of one for which there is no room."""
+        said = f"a batch's results may have {most} bytes; its job has the images"
+        body = self._endpoint.error(BodyTooLarge(said, code="results_too_large"))
+        return replace(result, status=BodyTooLarge.status, body=body)
 
 
 def _deleted() -> Gone:

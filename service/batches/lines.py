@@ -116,7 +116,7 @@ class LineCheck:
             line = self._parsed(data)
             place = replace(place, custom_id=line.custom_id)
             self._check_names(line)
-            self.endpoint.request(line.body)
+            self.endpoint.check(line.body)
         except Problem as problem:
             self._add(problem)
         self.places.append(place)

@@ -16,6 +16,8 @@ class BatchSettings(Section):
     """Maximum size of one line."""
     max_file_bytes: int = Field(64 * 2**20, gt=0)
     """Maximum size of an uploaded file."""
+    max_result_bytes: int = Field(4 * 2**30, gt=0)
+    """Maximum size of a batch's results, images in base64 included; lines beyond it fail."""
     max_files: int = Field(100, gt=0)
     """Maximum number of files that a tenant has uploaded or been given as results."""
     max_open: int = Field(10, gt=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -269,3 +270,27 @@ async def test_an_ended_batch_leaves_after_its_time(
         await client.batches.retrieve(batch.id)
     jobs = await queue.list(tenant="acme", limit=10)
     assert [job.state for job in jobs] == [JobState.SUCCEEDED]
+
+
+async def test_lines_may_ask_for_images_as_openai_s_clients_do(
+    client: AsyncOpenAI, pool: StandIn
+) -> None:
+    url = "/v1/images/generations"
+
+    def asked(number: int, **more: Any) -> dict[str, Any]:
+        body = {"model": MODEL, "prompt": "a cat", "n": 2, "seed": number, **more}
+        return {"custom_id": f"cat-{number}", "method": "POST", "url": url, "body": body}
+
+    lines = (asked(0), asked(1, response_format="url"), asked(2, style="vivid"))
+    file = await client.files.create(file=jsonl(*lines), purpose="batch")
+    batch = await client.batches.create(
+        input_file_id=file.id, endpoint=url, completion_window="24h"
+    )
+    batch = await reached(client, batch, "completed")
+    found = await results(client, batch.output_file_id)
+    first, second = (found[f"cat-{number}"]["response"]["body"]["data"] for number in (0, 1))
+    assert len(first) == len(second) == 2
+    assert base64.b64decode(first[0]["b64_json"]).startswith(b"\x89PNG")
+    assert second[1]["url"].startswith("/links/")
+    (wrong,) = (await results(client, batch.error_file_id)).values()
+    assert wrong["response"]["body"]["error"]["param"] == "style"

@@ -23,6 +23,7 @@ from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.door import Door, DoorBody
 from service.routes.compat.openai.errors import openai_error
 from service.routes.compat.openai.files import errors
+from service.routes.compat.openai.image_batches import IMAGES
 from service.schemas.examples import Example, shown
 from service.schemas.response import View
 
@@ -31,7 +32,7 @@ MAX_PAGE = 100
 MAX_HOURS = 168
 WINDOW = re.compile(r"([1-9][0-9]{0,2})h")
 
-ENDPOINTS: dict[str, BatchEndpoint] = {one.url: one for one in (GENERATE,)}
+ENDPOINTS: dict[str, BatchEndpoint] = {one.url: one for one in (GENERATE, IMAGES)}
 """Endpoints that the lines of a batch may ask for, by `url`."""
 
 BatchId = Annotated[str, Path(description="A batch's `id`.")]
