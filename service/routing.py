@@ -12,7 +12,7 @@ from service.routes.compat import hugging_face
 from service.routes.compat.a1111 import door as a1111
 from service.routes.compat.fal import door as fal
 from service.routes.compat.mcp import door as mcp
-from service.routes.compat.openai import batches, files
+from service.routes.compat.openai import batches, files, mlperf
 from service.routes.compat.openai import images as openai_images
 from service.routes.compat.openai import videos as openai_videos
 from service.routes.compat.replicate import door as replicate
@@ -21,6 +21,7 @@ from service.routes.documented_responses import problems
 DOORS = (
     openai_images.DOOR,
     openai_videos.DOOR,
+    mlperf.DOOR,
     hugging_face.DOOR,
     a1111.DOOR,
     replicate.DOOR,

@@ -98,19 +98,6 @@ class DeletedVideo(View):
     """Whether it is gone."""
 
 
-class MlperfVideoView(View):
-    """A video as MLPerf Endpoints' harness reads it."""
-
-    model_config = ConfigDict(json_schema_extra=shown_example(examples.MLPERF_VIDEO))
-
-    video_id: str
-    """Id of its job."""
-    video_bytes: str | None = None
-    """The file in base64, where the request asked for it."""
-    video_path: str | None = None
-    """A link to it that needs no key, and expires."""
-
-
 def is_video(job: Job) -> bool:
     """Return whether a job makes a video."""
     return "num_frames" in job.request

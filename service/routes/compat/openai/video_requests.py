@@ -1,13 +1,12 @@
 """Requests for videos, and what they say in our fields.
 
-Source: openai-python, src/openai/types/video_create_params.py, video_remix_params.py; MLPerf
-Endpoints, src/inference_endpoint/videogen/types.py.
+Source: openai-python, src/openai/types/video_create_params.py, video_remix_params.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
@@ -99,19 +98,6 @@ class RemixRequest(DoorBody):
     """Description of the new video."""
 
 
-class MlperfVideoRequest(VideoSettings):
-    """Request for a video by MLPerf Endpoints' harness."""
-
-    model_config = ConfigDict(json_schema_extra=shown(examples.MLPERF_REQUEST))
-
-    latent_path: str | None = None
-    """Refused: initial noise is drawn from the seed."""
-    output_format: Literal["auto", "mp4", "avi"] | None = None
-    """Format of the file: `mp4`; `avi` is refused."""
-    response_format: Literal["video_bytes", "video_path"] | None = None
-    """Whether the answer has the video in base64, or a link to it, which is the default."""
-
-
 def translated(asked: VideoSettings, spec: ModelSpec, image: str | None = None) -> dict[str, Any]:
     """Return a request in our fields.
 
@@ -161,11 +147,6 @@ def _unserved(asked: VideoSettings, spec: ModelSpec) -> Iterator[FieldError]:
         yield FieldError("model", said)
     if (asked.model_extra or {}).get("num_images", 1) != 1:
         yield FieldError("num_images", "one video a request; ask again")
-    if isinstance(asked, MlperfVideoRequest):
-        if asked.latent_path is not None:
-            yield FieldError("latent_path", "is not read here; send a seed")
-        if asked.output_format == "avi":
-            yield FieldError("output_format", "there is mp4")
 
 
 def names_of(asked: VideoSettings) -> Names:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -11,15 +10,13 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from models.spec.model_spec import PICTURE_FIELDS
 from service.errors.problems import Conflict, FieldError, Invalid, NotFound
 from service.http.head import is_head
-from service.http.inflight_limits import HeldResponse
 from service.http.multipart import MEDIA_TYPE as FORM
 from service.http.negotiation import JSON
 from service.jobs.model.job import Job, JobState
 from service.jobs.storage.object_store import beside_key
-from service.responses.links import links_of
 from service.responses.preview import preview_answer
 from service.responses.render import names_of as headers_of
-from service.responses.render import naming_the_job, output_answer, output_head, without_output
+from service.responses.render import output_answer, output_head, without_output
 from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.door import Door
@@ -29,7 +26,6 @@ from service.routes.compat.openai.errors import ADMITTING, OpenAIError, openai_e
 from service.routes.compat.openai.sizes import naming_sizes
 from service.routes.compat.openai.video_answers import (
     DeletedVideo,
-    MlperfVideoView,
     VideoPage,
     VideoView,
     is_video,
@@ -38,7 +34,6 @@ from service.routes.compat.openai.video_answers import (
 )
 from service.routes.compat.openai.video_list import Order, videos
 from service.routes.compat.openai.video_requests import (
-    MlperfVideoRequest,
     RemixRequest,
     VideoForm,
     VideoRequest,
@@ -48,7 +43,6 @@ from service.routes.compat.openai.video_requests import (
     remixed,
     translated,
 )
-from service.routes.compat.outcome import ended, files
 
 PREFIX = "/v1/videos"
 MAX_PAGE = 100
@@ -90,12 +84,6 @@ REMIX = documents.operation(
     OpenAIError,
     fails=ADMITTING,
 )
-MLPERF = documents.operation(
-    {JSON: documents.schema_of(MlperfVideoRequest)},
-    {JSON: documents.schema_of(MlperfVideoView)},
-    OpenAIError,
-    fails=ADMITTING,
-)
 CONTENT: documents.Documents = {
     "response_class": Response,
     "responses": {
@@ -121,7 +109,7 @@ async def create_video(call: ByBearer) -> Response:
         else:
             asked = sent = await entering.json(VideoRequest)
             image = image_of(sent.input_reference)
-        job = await _admitted(entering, asked, image)
+        job = await admitted_video(entering, asked, image)
     return await _video(call, job)
 
 
@@ -133,7 +121,11 @@ async def _form(entering: Entry) -> tuple[VideoSettings, str | None]:
     return asked, in_base64(given[0]) if given else image_of(asked.input_reference)
 
 
-async def _admitted(entering: Entry, asked: VideoSettings, image: str | None) -> Job:
+async def admitted_video(entering: Entry, asked: VideoSettings, image: str | None = None) -> Job:
+    """Return the job of a request for a video, which begins with an image if there is one.
+
+    Raises: Problem.
+    """
     front = entering.call.front
     spec = (await front.models.get(asked.model)).spec
     fields = translated(asked, spec, image)
@@ -175,27 +167,6 @@ async def list_videos(
     """A page of the tenant's videos."""
     found, has_more = await videos(call.front, call.tenant, limit, after, order)
     return _json(page_of(found, call.front.settings.queue.retention_s, has_more=has_more))
-
-
-@router.post("/generations", **MLPERF)
-async def generate_video(call: ByBearer) -> Response:
-    """Make a video and wait for it, by MLPerf Endpoints' harness."""
-    with call.waiting():
-        async with entry(call) as entering:
-            asked = await entering.json(MlperfVideoRequest)
-            job = await _admitted(entering, asked, None)
-        with naming_the_job(job):
-            job = await ended(call, job)
-            if asked.response_format != "video_bytes":
-                (link, *_) = await links_of(call.front, call.request, job)
-                view = MlperfVideoView(video_id=job.id, video_path=link)
-                return _json(view, headers_of(job))
-            hold = call.front.bodies.hold(call.client)
-            (data, *_) = await files(call.front, job, hold)
-            hold.add(len(data))  # in base64, beside itself
-    encoded = MlperfVideoView(video_id=job.id, video_bytes=base64.b64encode(data).decode())
-    content = encoded.model_dump_json().encode()
-    return HeldResponse(content, hold, headers=headers_of(job), media_type=JSON)
 
 
 @router.get("/{video_id}", **_answered(VideoView, *READING))
@@ -264,9 +235,6 @@ async def get_video_content(
 
 DOOR = Door(
     router,
-    bodies=(
-        *(VideoRequest, VideoForm, RemixRequest, MlperfVideoRequest),
-        *(VideoView, VideoPage, DeletedVideo, MlperfVideoView),
-    ),
+    bodies=(VideoRequest, VideoForm, RemixRequest, VideoView, VideoPage, DeletedVideo),
     error_forms={PREFIX: openai_error},
 )
