@@ -217,7 +217,7 @@ async def test_batches_and_files_are_their_tenants_alone(
         ):
             with pytest.raises(openai.NotFoundError):
                 await call
-        with pytest.raises(openai.BadRequestError, match="no such file"):
+        with pytest.raises(openai.NotFoundError, match="no such file"):
             await other.batches.create(
                 input_file_id=batch.input_file_id, endpoint=URL, completion_window="24h"
             )

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from service.admission.parse import parse_as
 from service.batches.endpoint import GENERATE, BatchEndpoint
-from service.errors.problems import Conflict, FieldError, Invalid, NotFound
+from service.errors.problems import Conflict, FieldError, NotFound
 from service.http.body import read_json
 from service.http.negotiation import JSON
 from service.jobs.model.batch import Batch, new_batch_id
@@ -245,12 +245,13 @@ async def create_batch(call: ByBearer) -> BatchView:
 
 
 async def _record(call: Call, batch: Batch, window_s: float) -> None:
-    """Raises: Invalid: there is no such file; Conflict: too many batches are open."""
+    """Raises: NotFound: there is no such file; Conflict: too many batches are open."""
     most = call.front.settings.batches.max_open
     match await call.front.queue.record_batch(batch, window_s, most):
         case "no_file":
             said = "there is no such file with purpose batch; upload it (POST /v1/files)"
-            raise Invalid([FieldError("input_file_id", said)], code="file_not_found")
+            at_fault = [FieldError("input_file_id", said)]
+            raise NotFound(said, code="file_not_found", errors=at_fault)
         case "full":
             said = f"you may have {most} batches that have not ended; wait for one, or cancel it"
             raise Conflict(said, code="too_many_batches")

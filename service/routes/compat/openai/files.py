@@ -120,12 +120,18 @@ class FileDeleted(View):
 class FileForm(View):
     """Form of an upload."""
 
-    model_config = ConfigDict(json_schema_extra=shown({"file": "@cats.jsonl", "purpose": "batch"}))
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra=shown({"file": "@cats.jsonl", "purpose": "batch"})
+    )
 
     file: Annotated[str, Field(json_schema_extra={"format": "binary"})]
     """File of requests: JSON, one request a line."""
     purpose: Literal["batch"]
     """Use of the file: batches alone."""
+    anchor: Annotated[str | None, Field(alias="expires_after[anchor]", max_length=32)] = None
+    """Taken, and without effect, as the next one: files are kept for `batches.retention_s`."""
+    seconds: Annotated[str | None, Field(alias="expires_after[seconds]", max_length=32)] = None
+    """Taken, and without effect."""
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
