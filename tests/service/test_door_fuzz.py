@@ -23,6 +23,8 @@ from tests.service.standin import VIDEO, StandIn
 BOUNDARY = "b"
 JSONS = {name: asked for name, asked in ASKED.items() if asked.json is not None}
 FORMS = {name: asked for name, asked in ASKED.items() if asked.json is None}
+TRIED_ELSEWHERE = {"/v1/files", "/v1/batches"}
+"""Any file is taken, and read when its batch begins: `tests/service/batches` breaks them."""
 VALUES: dict[str, Any] = {
     "null": None,
     "true": True,
@@ -115,7 +117,7 @@ def test_every_operation_with_a_body_is_attacked(app: FastAPI) -> None:
         for operation in methods.values()
         if "requestBody" in operation
     }
-    assert with_body == {name.split(" ")[0] for name in ASKED}
+    assert with_body == {name.split(" ")[0] for name in ASKED} | TRIED_ELSEWHERE
 
 
 @pytest.mark.parametrize("name", ASKED)
