@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Response
+from starlette.convertors import StringConvertor, register_url_convertor
 
 from service.errors.problems import Conflict, Gone, Malformed
 from service.http.negotiation import JSON
@@ -29,6 +30,15 @@ from service.routes.compat.fal.views import result, status, submitted
 from service.routes.compat.outcome import ended
 
 PREFIX = "/fal"
+
+
+class AppConvertor(StringConvertor):
+    """Name of an app in a path: segments of which none is `requests`, behind which its own are."""
+
+    regex = "(?!requests/)[^/]+(?:/(?!requests(?:/|$))[^/]+)*"
+
+
+register_url_convertor("fal_app", AppConvertor())
 ByKey = Annotated[Call, Depends(call_by("key", "bearer"))]
 App = Annotated[str, Path(description="A model's `name`; what stands before it changes nothing.")]
 Id = Annotated[str, Path(description="A request's `request_id`, which is its job's id.")]
@@ -39,7 +49,7 @@ router = APIRouter(prefix=PREFIX, tags=["fal"], dependencies=documented("key", "
 
 
 @router.post(
-    "/run/{app:path}",
+    "/run/{app:fal_app}",
     **documents.operation(ASKED, {JSON: documents.schema_of(FalResult)}, FalError),
 )
 async def fal_run(app: App, call: ByKey) -> Response:
@@ -53,7 +63,7 @@ async def fal_run(app: App, call: ByKey) -> Response:
 
 
 @router.post(
-    "/queue/{app:path}",
+    "/queue/{app:fal_app}",
     **documents.operation(ASKED, {JSON: documents.schema_of(FalSubmitted)}, FalError),
 )
 async def fal_submit(app: App, call: ByKey) -> Response:
@@ -63,7 +73,7 @@ async def fal_submit(app: App, call: ByKey) -> Response:
     return Response(content, headers=names_of_job(job), media_type=JSON)
 
 
-@router.get("/queue/{app:path}/requests/{request_id}/status", responses=ERRORS)
+@router.get("/queue/{app:fal_app}/requests/{request_id}/status", responses=ERRORS)
 async def fal_status(
     app: App,
     request_id: Id,
@@ -76,7 +86,7 @@ async def fal_status(
 
 
 @router.get(
-    "/queue/{app:path}/requests/{request_id}",
+    "/queue/{app:fal_app}/requests/{request_id}",
     responses=ERRORS,
     response_model_exclude_none=True,
 )
@@ -98,7 +108,7 @@ def _lasting(job: Job) -> Exception:
     return problem
 
 
-@router.put("/queue/{app:path}/requests/{request_id}/cancel", status_code=202, responses=ERRORS)
+@router.put("/queue/{app:fal_app}/requests/{request_id}/cancel", status_code=202, responses=ERRORS)
 async def fal_cancel(app: App, request_id: Id, call: ByKey) -> FalCanceled:
     """Stop a request. One that has ended is refused."""
     job = await call.front.job(request_id, call.tenant)

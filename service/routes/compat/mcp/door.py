@@ -44,8 +44,8 @@ class McpMessage(BaseModel):
 
     jsonrpc: Literal["2.0"]
     """Version of JSON-RPC."""
-    id: int | str | None = None
-    """Number or name of the request, which its answer repeats."""
+    id: Any = None
+    """Number or name of the request, which its answer repeats; without one it has no answer."""
     method: str
     """Name of what is asked: `tools/list`, `tools/call`, …"""
     params: dict[str, Any] | None = None
@@ -122,17 +122,23 @@ class Served(Response):
 router = APIRouter(tags=["mcp"], dependencies=documented("bearer"))
 
 
-@router.post(
-    PREFIX,
-    **documents.operation(
-        {JSON: documents.schema_of(McpMessage)},
-        {
-            JSON: documents.schema_of(McpAnswer),
-            EVENTS: {"schema": {"type": "string"}, "example": "event: message\ndata: {…}\n\n"},
-        },
-        McpError,
-    ),
+STREAM = {
+    "schema": {
+        "type": "object",
+        "description": "One event; `data` is a message of JSON-RPC, that of the last a McpAnswer.",
+        "properties": {"event": {"const": "message"}, "data": {"type": "string"}},
+    },
+    "example": "event: message\ndata: {…}\n\n",
+}
+MESSAGE = documents.operation(
+    {JSON: documents.schema_of(McpMessage)},
+    {JSON: documents.schema_of(McpAnswer), EVENTS: STREAM},
+    McpError,
 )
+MESSAGE["responses"][202] = {"description": "A notification was taken, which has no answer."}
+
+
+@router.post(PREFIX, **MESSAGE)
 async def mcp_message(request: Request, call: ByBearer) -> Response:
     """Answer a message of an agent: its tools are `generate_image`, `edit_image` and more."""
     if find_spec("mcp") is None:

@@ -176,6 +176,15 @@ async def test_its_client_shows_what_is_wrong(fal: Fal, pool: StandIn) -> None:
     assert (status, kind) == (422, "invalid_request") and message.startswith("seed: ")
 
 
+@pytest.mark.parametrize(("path", "allowed"), [("", "GET"), ("/status", "GET"), ("/cancel", "PUT")])
+async def test_a_request_is_no_part_of_a_name(
+    http: httpx.AsyncClient, path: str, allowed: str
+) -> None:
+    answer = await http.post(f"/fal/queue/{APP}/requests/0{path}", json={"prompt": "a"})
+    assert answer.status_code == 405 and allowed in answer.headers["allow"].split(", ")
+    assert "POST" not in answer.headers["allow"]
+
+
 async def test_its_webhooks_are_refused_by_name(wire: httpx.AsyncClient, pool: StandIn) -> None:
     address = f"/fal/queue/{APP}?fal_webhook=http://a.example"
     answer = await wire.post(address, json={"prompt": "a"})
