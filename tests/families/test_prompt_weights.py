@@ -11,7 +11,7 @@ import pytest
 
 from models import registry
 from models.interface.pipeline import Pipeline, Prepared, PyTree
-from tests.families.suite import SUITE
+from tests.families.suite import EVERY
 from tests.families.test_drawing import LATENTS, LAYOUTS
 from tests.parallel.layouts import denoise, layout
 
@@ -31,8 +31,8 @@ def pipeline(family: str, folder: Path) -> Pipeline:
 
 
 def prepared(pipeline: Pipeline, changes: Mapping[str, Any]) -> Prepared:
-    request = {**pipeline.spec.defaults, **SUITE[pipeline.spec.family].request, **changes}
-    return pipeline.prepare(request, {})
+    entry = EVERY[pipeline.spec.name]
+    return pipeline.prepare({**pipeline.spec.defaults, **entry.request, **changes}, entry.images)
 
 
 def encoded(pipeline: Pipeline, one: Prepared, **sizes: Any) -> PyTree:
@@ -59,9 +59,8 @@ def test_weights_are_seen(pipeline: Pipeline, by_one_device: PyTree) -> None:
     """The bound tells a weighted prompt from a plain one of the same words."""
     words = {"prompt": "a red circle", "negative_prompt": "a blue square"}
     plain = encoded(pipeline, prepared(pipeline, {**WEIGHTED, **words}))
-    for prompt in (0, 1):
-        expected = np.asarray(by_one_device["prompt_embeds"][prompt])
-        assert gap(plain["prompt_embeds"][prompt], expected) > 100 * LATENTS
+    for found, expected in zip(plain["prompt_embeds"], by_one_device["prompt_embeds"], strict=True):
+        assert gap(found, np.asarray(expected)) > 100 * LATENTS
 
 
 @pytest.mark.parametrize("family", ["sdxl"], indirect=True)
