@@ -30,7 +30,9 @@ from service.schemas.response import View
 PREFIX = "/v1/batches"
 MAX_PAGE = 100
 MAX_HOURS = 168
-WINDOW = re.compile(r"([1-9][0-9]{0,2})h")
+HOURS = "^([1-9]|[1-9][0-9]|1[0-5][0-9]|16[0-8])h$"
+"""Pattern of a window, up to `MAX_HOURS`."""
+WINDOW = re.compile(HOURS)
 
 ENDPOINTS: dict[str, BatchEndpoint] = {one.url: one for one in (GENERATE, IMAGES)}
 """Endpoints that the lines of a batch may ask for, by `url`."""
@@ -58,9 +60,9 @@ class BatchRequest(DoorBody):
 
     input_file_id: str
     """Id of an uploaded file with `purpose` batch."""
-    endpoint: str
+    endpoint: Annotated[str, Field(json_schema_extra={"enum": [*ENDPOINTS]})]
     """`url` of all its lines."""
-    completion_window: str
+    completion_window: Annotated[str, Field(json_schema_extra={"pattern": HOURS})]
     """`24h`, or another number of hours up to 168: what is not done by then is given up."""
     metadata: Metadata | None = None
     """Up to 16 texts, given back untouched."""
@@ -75,8 +77,7 @@ class BatchRequest(DoorBody):
     @field_validator("completion_window")
     @classmethod
     def _hours(cls, window: str) -> str:
-        found = WINDOW.fullmatch(window)
-        if not found or int(found[1]) > MAX_HOURS:
+        if not WINDOW.fullmatch(window):
             raise ValueError(f"must be a number of hours up to {MAX_HOURS}, such as 24h")
         return window
 

@@ -128,9 +128,9 @@ class FileForm(View):
     """File of requests: JSON, one request a line."""
     purpose: Literal["batch"]
     """Use of the file: batches alone."""
-    anchor: Annotated[str | None, Field(alias="expires_after[anchor]", max_length=32)] = None
+    anchor: Annotated[str | None, Field(alias="expires_after[anchor]")] = None
     """Taken, and without effect, as the next one: files are kept for `batches.retention_s`."""
-    seconds: Annotated[str | None, Field(alias="expires_after[seconds]", max_length=32)] = None
+    seconds: Annotated[str | None, Field(alias="expires_after[seconds]")] = None
     """Taken, and without effect."""
 
 
