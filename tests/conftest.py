@@ -41,6 +41,7 @@ KINDS: dict[str, tuple[str, ...]] = {
         *("chaos", "clients", "e2e", "load", "packaging", "deploy/bench/serving"),
         *("deploy/docker", "deploy/local", "deploy/watching"),
         *("workers/health", "workers/multihost", "workers/pool"),
+        "service/batches/test_driver.py",
         *("service/jobs/test_secure.py", "service/test_attacks.py", "service/test_bodies.py"),
         *("service/test_conformance.py", "service/test_image_attacks.py", "service/test_server.py"),
         *("service/routes/test_health.py", "service/http/test_connection_limits.py"),
