@@ -18,6 +18,9 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 NAME = "atelier"
+EXTRA = "cpu"
+"""Extra that a wheel installs without being asked: whoever has no source tree wants the whole
+system, and `atelier up` is it."""
 INIT = f'''"""Images and video from SDXL, Flux and Wan; `{NAME}.__main__` is the command line."""
 
 from __future__ import annotations
@@ -96,7 +99,10 @@ class Namespaced(build_py):
 
 
 class Wheel(bdist_wheel):
-    """Moves all packages below `atelier` before they are built, in a folder without leftovers."""
+    """Moves all packages below `atelier` before they are built, in a folder without leftovers.
+
+    It asks for all that `atelier up` runs on.
+    """
 
     def run(self) -> None:
         """Build the wheel."""
@@ -105,6 +111,8 @@ class Wheel(bdist_wheel):
         ours.package_dir = {f"{NAME}.{top}": top for top in tops}
         ours.packages = [f"{NAME}.{package}" for package in ours.packages]
         ours.py_modules = None
+        self.dist_info_dir = None  # pip's, which it makes for editable installs in the same way
+        ours.metadata.install_requires = [*ours.install_requires, *ours.extras_require[EXTRA]]
         with TemporaryDirectory() as folder:
             self.get_finalized_command("build").build_lib = folder
             super().run()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import io
+import tomllib
 from collections.abc import Iterator
+from email import message_from_bytes
 from importlib.metadata import version
 from pathlib import Path
 from zipfile import ZipFile
 
 import httpx
 import pytest
+from packaging.requirements import Requirement
 from PIL import Image
 
 from tests.e2e.system import System, set_traps
@@ -52,6 +55,15 @@ def test_it_has_every_source_and_what_lies_beside_it(files: dict[str, bytes]) ->
     wanted |= {f"atelier/{path.relative_to(ROOT)}" for path in weights}
     wanted |= {f"atelier/{name}" for name in DATA}
     assert wanted - files.keys() == set()
+
+
+def test_without_an_extra_it_installs_what_up_runs_on(files: dict[str, bytes]) -> None:
+    (metadata,) = (data for name, data in files.items() if name.endswith(".dist-info/METADATA"))
+    asked = message_from_bytes(metadata).get_all("Requires-Dist", [])
+    mine = {Requirement(text).name for text in asked if "extra ==" not in text}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    of_cpu = {Requirement(text).name for text in project["optional-dependencies"]["cpu"]}
+    assert of_cpu < mine
 
 
 def test_it_is_small_enough_to_be_published(wheel: Path) -> None:
