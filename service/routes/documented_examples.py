@@ -32,6 +32,7 @@ from service.errors.problems import (
 from service.schemas.examples import CANCELED_JOB, QUEUED_JOB, Example
 
 Document = dict[str, Any]
+_REF = "#/components/examples/"
 
 _STEPS = FieldError("steps", "there is no such field; did you mean num_inference_steps?")
 PROBLEMS: Mapping[int, Problem] = {
@@ -71,6 +72,9 @@ def add_examples(document: Document, forms: ErrorForms) -> None:
             for status, answer in operation["responses"].items():
                 if int(status) in PROBLEMS:
                     _add_error(answer, int(status), examples, forms.of(path))
+    used = json.dumps(document["paths"])
+    for name in [name for name in examples if f'{_REF}{name}"' not in used]:
+        del examples[name]
 
 
 def _of_schemas(schemas: Document) -> Iterator[tuple[str, Document]]:
@@ -103,4 +107,4 @@ def _name(content: Document) -> str:
 def _refer(content: Document, examples: Document, name: str) -> None:
     """Refer to an example by its name, but where the route has given one."""
     if name in examples and not {"example", "examples"} & content.keys():
-        content["examples"] = {"default": {"$ref": f"#/components/examples/{name}"}}
+        content["examples"] = {"default": {"$ref": f"{_REF}{name}"}}

@@ -23,6 +23,21 @@ def schema_of(kind: type[BaseModel]) -> Documents:
     return {"schema": {"$ref": f"#/components/schemas/{kind.__name__}"}}
 
 
+def stream_of(data: Documents, example: str) -> Documents:
+    """Describe a stream of events.
+
+    Args:
+        data: schema of each event's JSON.
+        example: events as they are sent.
+    """
+    said = {"type": "string", "contentMediaType": JSON, "contentSchema": data}
+    event = {"type": "string", "description": "Kind of the event."}
+    properties = {"event": event, "data": said | {"description": "JSON of the event."}}
+    described = "One event of the stream."
+    schema = {"type": "object", "description": described, "properties": properties}
+    return {"schema": schema, "example": example}
+
+
 def errors(kind: type[BaseModel], *statuses: int) -> Responses:
     """Describe the errors of a route in the form of its API, and the 500 that none should be."""
     return {status: _error(kind, status) for status in (*statuses, 500)}

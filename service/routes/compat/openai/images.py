@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.door import Door
 from service.routes.compat.entry import Entry, entry
 from service.routes.compat.openai.errors import ADMITTING, OpenAIError, openai_error
+from service.routes.compat.openai.examples import EVENT
 from service.routes.compat.openai.image_answers import ImagesView, shown
 from service.routes.compat.openai.image_requests import (
     ImageEditForm,
@@ -43,6 +45,7 @@ from service.routes.compat.openai.sizes import naming_sizes, nearest
 from service.routes.compat.outcome import ended, files
 
 PREFIX = "/v1/images"
+STREAM = f"event: {EVENT['type']}\ndata: {json.dumps(EVENT)}\n\n"
 IMAGES = ("image", "image[]")
 """Parts of forms that hold the image; clients send several as a list of the second name."""
 
@@ -60,7 +63,7 @@ class Wanted:
 def _documents(kind: type[ImageRequest], media_type: str) -> documents.Documents:
     answered = {
         JSON: documents.schema_of(ImagesView),
-        EVENTS: documents.schema_of(ImageEvent),
+        EVENTS: documents.stream_of(documents.schema_of(ImageEvent)["schema"], STREAM),
     }
     asked = {media_type: documents.schema_of(kind)}
     return documents.operation(asked, answered, OpenAIError, fails=ADMITTING)
