@@ -91,6 +91,9 @@ CHECKPOINTS: Mapping[str, Files] = {
     ),
     "flux-dev": _files("FluxPipeline", SHIFTED_BY_TOKENS, flux.FLUX_DEV),
     "flux-fill": _files("FluxFillPipeline", SHIFTED_BY_TOKENS, flux.FLUX_FILL),
+    "flux-canny": _files("FluxControlPipeline", SHIFTED_BY_TOKENS, flux.FLUX_CONTROL),
+    "flux-depth": _files("FluxControlPipeline", SHIFTED_BY_TOKENS, flux.FLUX_CONTROL),
+    "flux-kontext": _files("FluxKontextPipeline", SHIFTED_BY_TOKENS, flux.FLUX_DEV),
     "flux-schnell": _files(
         "FluxPipeline",
         {**FLOW_MATCH, "shift": 1.0, "use_dynamic_shifting": False},

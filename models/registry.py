@@ -27,6 +27,8 @@ FAMILIES: Mapping[str, str] = {
     "FluxPipeline": ".flux.load",
     "FluxImg2ImgPipeline": ".flux.load",
     "FluxFillPipeline": ".flux.load",
+    "FluxControlPipeline": ".flux.load",
+    "FluxKontextPipeline": ".flux.load",
     "StableDiffusionXLPipeline": ".sdxl.load",
     "StableDiffusionXLImg2ImgPipeline": ".sdxl.load",
     "StableDiffusionXLInpaintPipeline": ".sdxl.load",

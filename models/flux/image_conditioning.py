@@ -1,7 +1,8 @@
 """Images of a request as the network sees them beside the latents, on the device.
 
-A row may have `channels` [tokens, further], joined to the channels of its latents. Which of these a
-row has is decided by the inputs of its request alone.
+A row may have `channels` [tokens, further], joined to the channels of its latents; and `reference`
+[tokens, channels], tokens behind those of its latents, with `reference_grid` [h, w], the shape of
+its latents as an array without values. What a row has is decided by its request's inputs alone.
 """
 
 from __future__ import annotations
@@ -15,15 +16,23 @@ from jaxtyping import Array, Float
 from models.flux.latents import image_ids, pack
 from models.interface.pipeline import PyTree
 
-Sampled = Callable[[str], Float[Array, "h w c"]]
+Encoded = Callable[[str], Float[Array, "h w c"]]
 """An image among the inputs, by name → its latents, as the network has them."""
 
+REFERENCE = 1
+"""First position of a reference's tokens; the image's own is 0."""
 
-def seen_beside(inputs: Mapping[str, Array], sampled: Sampled) -> dict[str, Array]:
+
+def seen_beside(inputs: Mapping[str, Array], encoded: Encoded) -> dict[str, Array]:
     """Return the leaves of a row that hold its images."""
     if "mask" in inputs:
-        masked = pack(sampled("masked_image"))
+        masked = pack(encoded("masked_image"))
         return {"channels": jnp.concatenate([masked, pack(inputs["mask"])], axis=-1)}
+    if "control_image" in inputs:
+        return {"channels": pack(encoded("control_image"))}
+    if "reference" in inputs:
+        latents = encoded("reference")
+        return {"reference": pack(latents), "reference_grid": jnp.zeros((*latents.shape[:2], 0))}
     return {}
 
 
@@ -31,8 +40,12 @@ def image_tokens(
     rows: PyTree,
 ) -> tuple[Float[Array, "batch image_tokens channels"], np.ndarray]:
     """Return what the network reads of rows, and its positions [image_tokens, 3]."""
-    h, w = rows["grid"].shape[1:3]
-    tokens = rows["latents"]
+    tokens, ids = rows["latents"], image_ids(*rows["grid"].shape[1:3])
     if "channels" in rows:
         tokens = jnp.concatenate([tokens, rows["channels"]], axis=-1)
-    return tokens, image_ids(h, w)
+    if "reference" in rows:
+        tokens = jnp.concatenate([tokens, rows["reference"]], axis=1)
+        h, w = rows["reference_grid"].shape[1:3]
+        more = image_ids(h, w, index=REFERENCE)
+        ids = np.concatenate([ids, more])
+    return tokens, ids

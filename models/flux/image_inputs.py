@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float32
 from PIL import Image
 
+from models.flux.reference import read_reference
 from models.flux.request import FluxRequest
 from models.interface.images import open_image, read_image
 from models.interface.pipeline import RequestError
@@ -74,6 +75,30 @@ def fill(request: FluxRequest, files: Files, plan: Plan, draws: ImageDraws) -> I
         "masked_image_noise": draws.noise(),
         "mask": by_latent(mask, draws.h, draws.w),
     }
+
+
+def control(request: FluxRequest, files: Files, plan: Plan, draws: ImageDraws) -> Inputs:
+    """`control_image` [height, width, 3] and its noise [h, w, c], then `noise`.
+
+    Raises: RequestError: the image is missing or cannot be read.
+    """
+    return {
+        "control_image": _pixels(request, files, "control_image"),
+        "control_image_noise": draws.noise(),
+        "noise": draws.noise(),
+    }
+
+
+def with_reference(request: FluxRequest, files: Files, plan: Plan, draws: ImageDraws) -> Inputs:
+    """`noise`; with an image `reference` [rows, columns, 3], at a size of its own.
+
+    Raises: RequestError: the image cannot be read or is too small.
+    """
+    inputs = {"noise": draws.noise()}
+    if "image" in files:
+        multiple = 2 * request.height // draws.h
+        inputs["reference"] = read_reference(files["image"], multiple, "image")
+    return inputs
 
 
 def by_latent(

@@ -23,7 +23,7 @@ def unpack(packed: Float[Array, "tokens patch"], h: int, w: int) -> Float[Array,
     return patches.reshape(h, w, c)
 
 
-def image_ids(h: int, w: int) -> np.ndarray:
-    """Positions of the packed latents of a [h, w] grid: (0, row, column), [tokens, 3]."""
+def image_ids(h: int, w: int, index: int = 0) -> np.ndarray:
+    """Positions of the packed latents of a [h, w] grid: (index, row, column), [tokens, 3]."""
     rows, columns = np.mgrid[: h // 2, : w // 2]
-    return np.stack([np.zeros_like(rows), rows, columns], axis=-1).reshape(-1, 3)
+    return np.stack([np.full_like(rows, index), rows, columns], axis=-1).reshape(-1, 3)

@@ -53,7 +53,8 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
     A row: latents and denoised [tokens, 4c]; prompt_embeds [prompts, text_tokens, joint] and
     pooled_embeds [prompts, pooled]; grid [h, w], the shape of the VAE's latents as an array without
     values; channels [tokens, further], where the network sees images beside the latents;
-    step_cache, where there is one.
+    reference [tokens, 4c] and reference_grid [h, w], where it sees one behind them; step_cache,
+    where there is one.
     """
 
     PROMPTS = ("prompt_embeds", "pooled_embeds")
@@ -96,8 +97,13 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
             **self.tool.inputs(request, images, plan, draws),
         }
         size, prompts = f"{request.width}x{request.height}", len(request.prompts)
+        bucket = f"{size},text={request.max_sequence_length},prompts={prompts}"
+        if "reference" in inputs:
+            rows, columns, _ = inputs["reference"].shape
+            bucket += f",reference={columns}x{rows}"
+            tokens += rows * columns // self.spec.limits.size_multiple_px**2
         return Draft(
-            f"{size},text={request.max_sequence_length},prompts={prompts}",
+            bucket,
             inputs,
             steps_of(request, plan, self.scheduler.solver),
             request.width,
@@ -112,19 +118,19 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
         """Encode the prompts, an image into the latents under the first noise, and the others."""
         clip, t5 = self.network(weights, "clip"), self.network(weights, "t5")
 
-        def sampled(name: str) -> Float[Array, "h w c"]:
-            return self._encode_image(weights, inputs[name], inputs[f"{name}_noise"])
+        def encoded(name: str) -> Float[Array, "h w c"]:
+            return self._encode_image(weights, inputs[name], inputs.get(f"{name}_noise"))
 
         latents = pack(inputs["noise"])
         if "image" in inputs:
-            clean = pack(sampled("image"))
+            clean = pack(encoded("image"))
             latents = inputs["noise_scale"] * latents + inputs["clean_scale"] * clean
         return {
             "latents": latents,
             "grid": jnp.zeros((*inputs["noise"].shape[:2], 0)),
             "prompt_embeds": scaled(t5(inputs["t5_ids"]), inputs.get("token_weights")),
             "pooled_embeds": clip(inputs["clip_ids"]).pooled,
-            **seen_beside(inputs, sampled),
+            **seen_beside(inputs, encoded),
             **initial_cache(inputs, self.config.width, self.dtype),
         }
 
@@ -164,7 +170,8 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
             np.zeros((text_tokens, 3), int),
             cache,
         )
-        return velocity.astype(jnp.float32).reshape(batch, prompts, *velocity.shape[1:])
+        velocity = velocity[:, : rows["latents"].shape[1]].astype(jnp.float32)
+        return velocity.reshape(batch, prompts, *velocity.shape[1:])
 
     def decode(self, weights: FluxNetworks, row: PyTree) -> jax.Array:
         """Decode the latents by the VAE."""
@@ -192,12 +199,16 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
         return jax.tree.map(lambda leaf: leaf.reshape(times, prompts, *leaf.shape[1:]), flat)
 
     def _encode_image(
-        self, weights: FluxNetworks, pixels: Array, noise: Array
+        self, weights: FluxNetworks, pixels: Array, noise: Array | None
     ) -> Float[Array, "h w c"]:
-        """A sample of the VAE's posterior, shifted and scaled as the transformer wants it."""
+        """A sample of the VAE's posterior, shifted and scaled as the transformer wants it.
+
+        Args:
+            noise: None: the posterior's mean.
+        """
         mean, log_variance = self._vae(weights).encode(pixels[None].astype(self.dtype))
         mean, log_variance = (x[0].astype(jnp.float32) for x in (mean, log_variance))
-        sample = mean + jnp.exp(0.5 * log_variance) * noise
+        sample = mean if noise is None else mean + jnp.exp(0.5 * log_variance) * noise
         shift = self.vae_config.shift_factor or 0
         return (sample - shift) * self.vae_config.scaling_factor
 

@@ -62,4 +62,9 @@ FLUX_FILL: Checkpoint = {
     },
     **_SHARED,
 }
+FLUX_CONTROL: Checkpoint = {
+    "transformer": {**TRANSFORMER, "in_channels": 128, "out_channels": 64, "guidance_embeds": True},
+    **_SHARED,
+}
+"""Canny and Depth: latents, and those of the control image."""
 FLUX_SCHNELL: Checkpoint = {"transformer": {**TRANSFORMER, "guidance_embeds": False}, **_SHARED}

@@ -64,6 +64,7 @@ def make_spec(
             task: {**_among(fields, values), **chosen}
             for task, values in tool.task_defaults.items()
         },
+        needed=tool.needed,
         needs=_among(fields, NEEDS),
         limits=Limits(
             size_multiple_px=2 * vae.downsampling,

@@ -28,6 +28,8 @@ class Tool:
     """Request fields that hold an image."""
     inputs: Callable[[FluxRequest, Files, Plan, ImageDraws], Inputs]
     """Read its images and draw its noise."""
+    needed: frozenset[str] = frozenset()
+    """Images that no task asks for and without which it draws nothing."""
     not_served: frozenset[str] = frozenset()
     """Fields of a request that it has no use for."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -62,10 +64,27 @@ FILL = Tool(
     further_channels=lambda vae: vae.latent_channels + vae.downsampling**2,
 )
 
+CONTROL = Tool(
+    tasks=("text-to-image",),
+    images=("control_image",),
+    inputs=image_inputs.control,
+    needed=frozenset({"control_image"}),
+    not_served=NEGATIVE | {"strength"},
+    further_channels=lambda vae: vae.latent_channels,
+)
+KONTEXT = Tool(
+    tasks=("text-to-image", "image-to-image"),
+    images=("image",),
+    inputs=image_inputs.with_reference,
+    not_served=frozenset({"strength"}),
+)
+
 TOOLS: Mapping[str, Tool] = {
     "FluxPipeline": PLAIN,
     "FluxImg2ImgPipeline": PLAIN,
     "FluxFillPipeline": FILL,
+    "FluxControlPipeline": CONTROL,
+    "FluxKontextPipeline": KONTEXT,
 }
 """`_class_name` of a checkpoint's model_index.json → its kind."""
 

@@ -31,8 +31,12 @@ def read_image(data: bytes, width: int, height: int, field: str = "image") -> np
 
     Raises: RequestError: the bytes are no PNG, JPEG or WebP that can be decoded.
     """
-    resized = open_image(data, field).resize((width, height), Image.Resampling.LANCZOS)
-    return np.asarray(resized, np.float32) / 255 * 2 - 1
+    return pixels_of(open_image(data, field).resize((width, height), Image.Resampling.LANCZOS))
+
+
+def pixels_of(image: Image.Image) -> np.ndarray:
+    """An opened image → float32 [height, width, 3] in [-1, 1]."""
+    return np.asarray(image, np.float32) / 255 * 2 - 1
 
 
 def to_uint8(pixels: Float[Array, "*batch colours"]) -> jax.Array:

@@ -16,7 +16,7 @@ from models.spec.option import Option
 from models.spec.quality_presets import EXACT, Quality
 
 Task = Literal["text-to-image", "image-to-image", "inpainting", "text-to-video", "image-to-video"]
-PICTURE_FIELDS = ("image", "mask_image", "last_image")
+PICTURE_FIELDS = ("image", "mask_image", "last_image", "control_image")
 """Request fields that hold an image; the store keeps it and the job its key."""
 
 

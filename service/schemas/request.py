@@ -338,6 +338,9 @@ class GenerateRequest(Body):
     """Mask of `image`: white where it is redrawn."""
     last_image: Picture | None = None
     """Last frame of the video; `image` is the first."""
+    control_image: Picture | None = None
+    """Image that says what is where: edges for a Canny model, depths for a Depth model. It is used
+    as it is."""
     strength: Strength | None = None
     """Share of `image` to redraw. Default: the model's."""
     loras: Annotated[list[LoraRequest], Field(max_length=MAX_LORAS)] | None = None

@@ -35,6 +35,7 @@ PICTURE_WORDS = {
     "image": "the image to begin with, as image",
     "mask_image": "an image that is white where the image is to be drawn anew, as mask_image",
     "last_image": "the image that the video ends with, as last_image",
+    "control_image": "the image of edges or depths to follow, as control_image",
 }
 
 

@@ -30,6 +30,7 @@ from models.interface.pipeline import Fields, Pipeline, Prepared
 from models.parallel.axis_rules import Layout
 from models.spec.lora import Expert, RequestedLora, ScaleInterval, always, pages_of
 from models.weights.loader import Sharding
+from tests.families.suite import images_of
 from tests.parallel.place import placed as on_devices
 from workers.engine.batching import Batch
 from workers.engine.engine import Engine, ready
@@ -218,7 +219,7 @@ def merged(pipeline: Any, changes: Sequence[tuple[Adapter, float]]) -> Pipeline:
 
 async def begun(engine: Engine, stack: AsyncExitStack, fields: Fields) -> Row:
     """A row before its first step, whose adapters are there as long as the stack is open."""
-    prepared = engine.pipeline.prepare(fields, {})
+    prepared = engine.pipeline.prepare(fields, images_of(engine.pipeline.spec.name))
     programs = await engine._compiled(fields, prepared)
     held = engine.adapters.held(prepared, "", lambda: None)
     prepared = await stack.enter_async_context(held)
@@ -236,7 +237,9 @@ def states_after(engine: Engine, rows: Sequence[Row]) -> list[Any]:
 
 async def leave_one(engine: Engine, fields: Fields, way: BatchLayout) -> None:
     """Leave a request's steps one batch layout, which is compiled then."""
-    programs = await engine._compiled(fields, engine.pipeline.prepare(fields, {}))
+    programs = await engine._compiled(
+        fields, engine.pipeline.prepare(fields, images_of(engine.pipeline.spec.name))
+    )
     for phase in programs.phases.values():
         await ready(phase.programs[way])
         phase.programs = {way: phase.programs[way]}

@@ -63,7 +63,7 @@ def _least_flux(folder: Path) -> Path:
     return make_flux(folder, transformer={"num_layers": 1, "num_single_layers": 1})
 
 
-def _flux_tool(kind: str, further: int, **more: int) -> Callable[[Path], Path]:
+def _flux_tool(kind: str, further: int, vae: Fields, **more: int) -> Callable[[Path], Path]:
     """Write a checkpoint of that pipeline of diffusers.
 
     Args:
@@ -80,6 +80,7 @@ def _flux_tool(kind: str, further: int, **more: int) -> Callable[[Path], Path]:
             folder,
             kind=getattr(diffusers, kind),
             transformer={"num_layers": 1, **sizes},
+            vae=vae,
             clip=CLIP,
             t5=T5,
         )
@@ -115,16 +116,24 @@ def _least_wan(folder: Path) -> Path:
 
 
 def drawn_by_diffusers(
-    folder: Path, request: Fields, frames: bool = False, images: Mapping[str, bytes] | None = None
+    folder: Path,
+    request: Fields,
+    frames: bool = False,
+    images: Mapping[str, bytes] | None = None,
+    **more: Any,
 ) -> np.ndarray:
-    """Draw a request whose fields are the pipeline's own arguments, but for the seed."""
+    """Draw a request whose fields are the pipeline's own arguments, but for the seed.
+
+    Args:
+        more: arguments that only that pipeline has.
+    """
     import torch
     from diffusers import DiffusionPipeline
 
     pipeline = DiffusionPipeline.from_pretrained(folder)
     pipeline.set_progress_bar_config(disable=True)
     given = {name: value for name, value in request.items() if name not in ("seed", "fps")}
-    given |= {name: Image.open(io.BytesIO(file)) for name, file in (images or {}).items()}
+    given |= more | {name: Image.open(io.BytesIO(file)) for name, file in (images or {}).items()}
     generator = torch.Generator("cpu").manual_seed(request["seed"])
     output = pipeline(**given, generator=generator, output_type="np")
     made = output.frames[0] if frames else output.images[0]
@@ -196,23 +205,38 @@ def _image(seed: int, mode: str = "RGB") -> bytes:
     """A file of four by four random fields."""
     fields = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
     file = io.BytesIO()
-    Image.fromarray(fields).convert(mode).resize((40, 56), Image.Resampling.NEAREST).save(
+    Image.fromarray(fields).convert(mode).resize((100, 140), Image.Resampling.NEAREST).save(
         file, "png"
     )
     return file.getvalue()
 
 
 def _tool(
-    kind: str, published: tuple[str, ...], images: Mapping[str, bytes], further: int = 0
+    kind: str,
+    published: tuple[str, ...],
+    images: Mapping[str, bytes],
+    further: int = 0,
+    guided: Fields | None = None,
+    size: tuple[int, int] = (48, 80),
+    vae: Fields | None = None,
+    **of_theirs: Any,
 ) -> Family:
-    """Entry of a tool of Flux, which has no negative prompt."""
+    """Entry of a tool of Flux.
+
+    Args:
+        guided: where it has a negative prompt.
+        size: of a request, whose tokens divide by none of the layouts.
+        of_theirs: arguments of diffusers' call.
+    """
+    sides = dict(zip(("width", "height"), size, strict=True))
+    least = {"width": 64, "height": 64} if vae else {}
     return Family(
-        make=_flux_tool(kind, further, num_attention_heads=8),
-        least=_flux_tool(kind, further),
-        request={**FEW, "width": 48, "height": 80, "guidance_scale": 4.0},
-        least_request={**LEAST, "max_sequence_length": 16},
-        reference=partial(drawn_by_diffusers, images=images),
-        guided={},
+        make=_flux_tool(kind, further, vae or {}, num_attention_heads=8),
+        least=_flux_tool(kind, further, vae or {}),
+        request={**FEW, "guidance_scale": 4.0, **sides, **(guided or {})},
+        least_request={**LEAST, "max_sequence_length": 16, **least},
+        reference=partial(drawn_by_diffusers, images=images, **of_theirs),
+        guided=guided or {},
         unguided={},
         published=published,
         images=images,
@@ -226,6 +250,26 @@ VARIANTS: Mapping[str, Family] = {
         {"image": _image(1), "mask_image": _image(2, "L")},
         further=4 * (4 + 16),
     ),
+    "flux-control": _tool(
+        "FluxControlPipeline",
+        ("flux-canny", "flux-depth"),
+        {"control_image": _image(3)},
+        further=4 * 4,
+    ),
+    "flux-kontext": _tool(
+        "FluxKontextPipeline",
+        ("flux-kontext",),
+        {"image": _image(4)},
+        guided=TRUE_CFG,
+        size=(192, 192),
+        vae={"block_out_channels": (4, 4, 4, 4, 8, 8), "norm_num_groups": 2},
+        max_area=192 * 192,
+    ),
 }
 """Kinds of a family's checkpoints that draw from images: other inputs of the same network."""
 EVERY: Mapping[str, Family] = {**SUITE, **VARIANTS}
+
+
+def images_of(name: str) -> Mapping[str, bytes]:
+    """Return the images that every request of the suite to that model has."""
+    return EVERY[name].images if name in EVERY else {}

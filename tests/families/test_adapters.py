@@ -30,8 +30,8 @@ from tests.families.adapters import (
     scaled,
     states_after,
 )
-from tests.families.suite import SUITE, T5
-from tests.families.test_company import Drawn, drawn, one
+from tests.families.suite import EVERY, SUITE, T5
+from tests.families.test_company import Drawn, drawn, images, one
 from tests.workers.resume import disturbed_at
 from workers.engine.engine import Engine
 from workers.programs.batch_sizes import exact, fast
@@ -50,7 +50,7 @@ SHOWS_DB = 40.0
 SHOWS = 1.0
 """Levels, in the mean, by which an adapter changes an image at least."""
 PRESETS = ("eight-bit", "eight-bit-weights")
-STEPS = {"flux": 3, "sdxl": 3, "wan": 4}
+STEPS = {"flux": 3, "sdxl": 3, "wan": 4, "flux-control": 3}
 """Enough for both experts of Wan 2.2."""
 CACHED = {"cached": Quality(step_cache=StepCache(kind="first-block", threshold=0.5))}
 
@@ -58,12 +58,18 @@ Models = Callable[[str], Model]
 """Models by dtype."""
 
 
+@pytest.fixture(scope="module", params=[*SUITE, "flux-control"])
+def family(request: pytest.FixtureRequest) -> str:
+    """Every family, and a checkpoint whose layers of other shapes adapters change too."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
 def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The smallest checkpoint; of Wan, with two experts, each a stack of layers."""
     folder = tmp_path_factory.mktemp("adapters") / family
     if family != "wan":
-        return SUITE[family].least(folder)
+        return EVERY[family].least(folder)
     from tests.parity.tiny_wan import make_wan
 
     layers = {"num_layers": 2}
@@ -83,7 +89,7 @@ def load(family: str, folder: Path, adapters: Path, dtype: str, **how: Any) -> M
     if family == "wan":
         loras.make("low noise", 16, expert="low")
     return Model(
-        plain, loras, {**SUITE[family].least_request, "num_inference_steps": STEPS[family]}
+        plain, loras, {**EVERY[family].least_request, "num_inference_steps": STEPS[family]}
     )
 
 
@@ -183,7 +189,7 @@ async def test_an_image_goes_on_in_another_engine_from_its_snapshot(
     )
     with model.engine(PAGES, layout) as engine, model.engine(PAGES, layout) as other:
         whole = await one(engine, fields)
-        _, kept = await disturbed_at(2, engine, fields, {})
+        _, kept = await disturbed_at(2, engine, fields, images(engine))
         await drawn(other, [other_one, first], together=False)
         assert await one(other, fields, kept) == whole
         assert await one(other, first, kept) != whole, "the rest has no adapters"
@@ -286,11 +292,11 @@ async def test_presets_and_images_go_with_adapters(
 ) -> None:
     """Alone and in company the same, and far closer to the exact image with the same adapter than
     with another one."""
-    caches = CACHED if SUITE[family].step_caches else {}
+    caches = CACHED if EVERY[family].step_caches else {}
     model = load(family, folder, tmp_path, EXACT, rounding=Rounding("beside"), qualities=caches)
     adapters = [model.loras[name] for name in ("whole 0", "whole 1")]
     asked = [{**model.fields, "quality": name} for name in (*PRESETS, *caches)]
-    if family != "wan":
+    if "strength" in model.plain.spec.fields:
         asked.append({**model.fields, "strength": 0.7})
     with model.engine(PAGES, layout) as engine, model.engine(PAGES, layout) as other:
         expected = await image(engine, asking(model.fields, adapters[0]))
@@ -306,8 +312,8 @@ async def test_presets_and_images_go_with_adapters(
 
 async def image(engine: Engine, fields: Fields) -> np.ndarray:
     """Pixels; of a request with a strength, from another image."""
-    images = {"image": picture()} if "strength" in fields else {}
-    return (await engine.generate(fields, images)).pixels.astype(int)
+    from_image = {"image": picture()} if "strength" in fields else {}
+    return (await engine.generate(fields, {**images(engine), **from_image})).pixels.astype(int)
 
 
 def picture() -> bytes:

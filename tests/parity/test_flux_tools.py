@@ -14,7 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from diffusers import DiffusionPipeline, FluxFillPipeline
+from diffusers import (
+    DiffusionPipeline,
+    FluxControlPipeline,
+    FluxFillPipeline,
+    FluxKontextPipeline,
+)
 from PIL import Image
 
 from models import registry
@@ -45,6 +50,10 @@ ODD: dict[str, Any] = {
     "norm_num_groups": 3,
     "use_quant_conv": True,
 }
+
+
+DEEP = {"block_out_channels": (4, 4, 4, 4, 8, 8), "norm_num_groups": 2, "layers_per_block": 1}
+"""Few latents of the million pixels that Kontext's references have."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,24 @@ CASES = {
     ),
 }
 
+CASES |= {
+    "control": Case(FluxControlPipeline, further=4, vae=EVEN),
+    "control, odd": Case(
+        FluxControlPipeline,
+        further=6,
+        vae=ODD,
+        transformer={"num_layers": 0, "num_single_layers": 2, "axes_dims_rope": (6, 6, 8)},
+    ),
+    "kontext": Case(FluxKontextPipeline, further=0, vae=EVEN | DEEP),
+    "kontext, odd": Case(
+        FluxKontextPipeline,
+        further=0,
+        vae={**ODD, **DEEP, "block_out_channels": (6, 6, 6, 6, 12), "norm_num_groups": 3},
+        transformer={"num_layers": 1, "num_single_layers": 1, "guidance_embeds": False},
+        scheduler={"use_dynamic_shifting": False, "shift": 2.0},
+    ),
+}
+
 Images = dict[str, Image.Image]
 
 
@@ -107,6 +134,41 @@ REQUESTS = {
             "prompt_2": "the yellow triangle",
         },
         {"image": PICTURE, "mask_image": MASK.convert("RGB").rotate(90, expand=True)},
+    ),
+}
+
+WIDE = Image.fromarray(np.random.default_rng(8).integers(0, 256, (9, 13, 3), dtype=np.uint8))
+REQUESTS |= {
+    "control": Request("control", {"guidance_scale": 3.5}, {"control_image": PICTURE}),
+    "control, wide": Request(
+        "control",
+        {"guidance_scale": 10.0, "width": 80, "height": 48, "prompt_2": "star below"},
+        {"control_image": PICTURE.rotate(90, expand=True)},
+    ),
+    "kontext": Request(
+        "kontext",
+        {"guidance_scale": 2.5, "width": 128, "height": 192},
+        {"image": PICTURE},
+        of_theirs={"max_area": 128 * 192},
+    ),
+    "kontext, true cfg": Request(
+        "kontext",
+        {
+            "guidance_scale": 3.5,
+            "true_cfg_scale": 1.5,
+            "negative_prompt": "a green square",
+            "width": 192,
+            "height": 128,
+            "num_inference_steps": 3,
+        },
+        {"image": WIDE.resize((97, 130))},
+        of_theirs={"max_area": 128 * 192},
+    ),
+    "kontext, no image": Request(
+        "kontext",
+        {"guidance_scale": 3.5, "width": 64, "height": 64},
+        {},
+        of_theirs={"max_area": 64 * 64},
     ),
 }
 
@@ -179,10 +241,26 @@ def without_masked_image(row: PyTree) -> PyTree:
     return {**row, "channels": row["channels"].at[:, :masked].set(0)}
 
 
+def without_control(row: PyTree) -> PyTree:
+    return {**row, "channels": jnp.zeros_like(row["channels"])}
+
+
+def without_reference(row: PyTree) -> PyTree:
+    return {**row, "reference": jnp.zeros_like(row["reference"])}
+
+
+def turned_reference(row: PyTree) -> PyTree:
+    """Positions of an image as wide as it is high."""
+    return {**row, "reference_grid": row["reference_grid"].swapaxes(0, 1)}
+
+
 WRONG: dict[str, tuple[str, Callable[[PyTree], PyTree]]] = {
     "no mask": ("fill", without_mask),
     "a latent's pixels by column": ("fill", mask_by_column),
     "no masked image": ("fill", without_masked_image),
+    "no control image": ("control", without_control),
+    "no reference": ("kontext", without_reference),
+    "a reference turned over": ("kontext", turned_reference),
 }
 
 

@@ -27,7 +27,7 @@ SAME_WORK = frozenset(
     )
 )
 """Fields of a request that change nothing of how much there is to do."""
-PICTURES = ("image", "mask_image", "last_image")
+PICTURES = ("image", "mask_image", "last_image", "control_image")
 
 
 class Part(BaseModel):

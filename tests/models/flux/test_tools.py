@@ -20,7 +20,13 @@ from service.validation.resolve import Resolved, resolve
 from tests.models.flux.test_full_size import FLUX_VAE
 
 IMAGE = "data:image/png;base64,AAAA"
-CHANNELS = {"FluxPipeline": 64, "FluxImg2ImgPipeline": 64, "FluxFillPipeline": 384}
+CHANNELS = {
+    "FluxPipeline": 64,
+    "FluxImg2ImgPipeline": 64,
+    "FluxFillPipeline": 384,
+    "FluxControlPipeline": 128,
+    "FluxKontextPipeline": 64,
+}
 """Of a token, as published."""
 
 Specs = Callable[[str], ModelSpec]
@@ -78,3 +84,28 @@ def test_fill_refuses_a_negative_prompt_by_name(specs: Specs) -> None:
     given = {"negative_prompt": "a star", "true_cfg_scale": 2.0}
     refused = wrong_fields(specs("flux-fill"), image=IMAGE, mask_image=IMAGE, **given)
     assert refused == dict.fromkeys(given, "the model 'flux-fill' does not serve this field")
+
+
+def test_a_control_model_has_the_defaults_of_its_pipeline(specs: Specs) -> None:
+    asked = resolved(specs("flux-canny"), control_image=IMAGE)
+    assert asked.task == "text-to-image"
+    assert (asked.fields["num_inference_steps"], asked.fields["guidance_scale"]) == (28, 3.5)
+
+
+def test_a_control_model_names_what_it_needs_and_what_it_does_not_take(specs: Specs) -> None:
+    spec = specs("flux-canny")
+    assert wrong_fields(spec)["control_image"].endswith("follow, as control_image")
+    refused = wrong_fields(spec, control_image=IMAGE, image=IMAGE, strength=0.5)
+    assert refused.keys() == {"image", "strength"}
+
+
+def test_other_models_take_no_control_image(specs: Specs) -> None:
+    assert wrong_fields(specs("flux-kontext"), control_image=IMAGE).keys() == {"control_image"}
+
+
+def test_kontext_edits_an_image_or_draws_from_text(specs: Specs) -> None:
+    spec = specs("flux-kontext")
+    edit = resolved(spec, image=IMAGE, negative_prompt="a star", true_cfg_scale=2.0)
+    assert (edit.task, edit.steps, edit.fields["guidance_scale"]) == ("image-to-image", 28, 3.5)
+    assert resolved(spec).task == "text-to-image"
+    assert wrong_fields(spec, image=IMAGE, strength=0.5).keys() == {"strength"}

@@ -1,0 +1,41 @@
+"""Reference image of Kontext: resized to one of the sizes that the network was trained on."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float32
+from PIL import Image
+
+from models.interface.images import open_image, pixels_of
+from models.interface.pipeline import RequestError
+
+SIZES = (
+    *((672, 1568), (688, 1504), (720, 1456), (752, 1392), (800, 1328), (832, 1248), (880, 1184)),
+    *((944, 1104), (1024, 1024), (1104, 944)),
+    *((1184, 880), (1248, 832), (1328, 800), (1392, 752), (1456, 720), (1504, 688), (1568, 672)),
+)
+"""Width and height. Source: diffusers pipeline_flux_kontext.py, PREFERRED_KONTEXT_RESOLUTIONS."""
+
+
+def read_reference(
+    data: bytes, multiple: int, field: str
+) -> Float32[np.ndarray, "height width colours"]:
+    """An image file → pixels in [-1, 1], at the size of `SIZES` whose shape is nearest.
+
+    Args:
+        multiple: pixels of a token's side, of which whole ones are read.
+
+    Raises: RequestError: the image cannot be read or is smaller than a token.
+    """
+    image = open_image(data, field)
+    width, height = (side - side % multiple for side in image.size)
+    if not width or not height:
+        raise RequestError(field, f"must be at least {multiple} x {multiple} pixels")
+    width, height = (side - side % multiple for side in nearest_size(width, height))
+    return pixels_of(image.resize((width, height), Image.Resampling.LANCZOS))
+
+
+def nearest_size(width: int, height: int) -> tuple[int, int]:
+    """Return the size of `SIZES` whose ratio is nearest; of two, the narrower."""
+    ratio = width / height
+    return min(SIZES, key=lambda size: (abs(ratio - size[0] / size[1]), size))

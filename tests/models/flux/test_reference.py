@@ -1,0 +1,40 @@
+"""Sizes of Kontext's references, and images that are too small for one."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from PIL import Image
+
+from models.flux.reference import nearest_size, read_reference
+from models.interface.pipeline import RequestError
+
+
+def file(width: int, height: int) -> bytes:
+    data = io.BytesIO()
+    Image.new("RGB", (width, height), "red").save(data, "PNG")
+    return data.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("sides", "size"),
+    [
+        ((512, 512), (1024, 1024)),
+        ((4000, 3000), (1184, 880)),
+        ((10, 5000), (672, 1568)),
+        ((300, 200), (1248, 832)),
+    ],
+)
+def test_the_size_of_nearest_ratio_is_taken(sides: tuple[int, int], size: tuple[int, int]) -> None:
+    assert nearest_size(*sides) == size
+
+
+def test_sides_are_whole_tokens() -> None:
+    """Of the image before its ratio is taken, too."""
+    assert read_reference(file(300, 200), 64, "image").shape == (832, 1152, 3)
+
+
+def test_an_image_below_a_token_is_refused_by_its_field() -> None:
+    with pytest.raises(RequestError, match="image: must be at least 16 x 16 pixels"):
+        read_reference(file(16, 15), 16, "image")
