@@ -133,6 +133,7 @@ async def test_a_wait_that_ends_before_the_job_tells_of_no_end(
     body = {"version": MODEL, "input": {"prompt": "a"}}
     made = await wire.post("/v1/predictions", json=body, headers={"Prefer": "wait=1"})
     assert made.status_code == 201 and made.json()["status"] == "starting"
+    await pool.has_claimed.wait()
     asked = await wire.get(made.json()["urls"]["get"])
     assert asked.json()["status"] == "processing"
     pool.may_finish.set()
