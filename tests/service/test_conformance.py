@@ -64,6 +64,7 @@ async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
         yield pool
 
 
+@pytest.mark.timeout(900)  # 72 operations, four minutes on two busy cores
 async def test_the_server_does_what_its_description_says(
     app: FastAPI, settings: Settings, pool: StandIn, tmp_path: Path
 ) -> None:
