@@ -60,6 +60,9 @@ SAMPLERS = (
     Sampler("UniPC", ("unipc",), ()),
     Sampler("LCM", ("lcm",), ("k_lcm",)),
 )
+UNCHOSEN = "Euler a"
+"""Sampler that clients send where nobody has chosen one (webuiapi's default): a model that lacks
+it has its own instead."""
 STOCHASTIC = ("Euler a", "DPM++ 2M SDE")
 """Samplers whose noise `eta` scales there, and is whole here."""
 
@@ -91,6 +94,8 @@ def _chosen(
     if found is None:
         start, _, last = name.rpartition(" ")
         found, own = _sampler(start), _named(last)
+    if found and found.name == UNCHOSEN and not has(spec, found):
+        return None, _checked(spec, schedule)
     if found is None or (own is None and _sampler(name) is None) or not has(spec, found):
         there_are = ", ".join(one.name for one in samplers_of(spec))
         said = f"the model {spec.name!r} has no sampler {name[:80]!r}; it has {there_are}"

@@ -268,9 +268,18 @@ async def test_a_model_of_a_flow_has_euler_alone(wire: httpx.AsyncClient, pool: 
     for body in ({"sampler_name": "Euler", "scheduler": "Simple"}, {"scheduler": "Automatic"}, {}):
         await post(wire, {"prompt": "a", **body})
     assert all("scheduler" not in job.request for job in pool.seen)
-    for body in ({"sampler_name": "Euler a"}, {"sampler_name": "Euler", "scheduler": "Karras"}):
+    for body in ({"sampler_name": "DDIM"}, {"sampler_name": "Euler", "scheduler": "Karras"}):
         answer = await wire.post("/sdapi/v1/txt2img", json={"prompt": "a", **body})
         assert answer.status_code == 422 and MODEL in answer.json()["detail"]
+
+
+async def test_a_client_that_chose_no_sampler_makes_an_image_of_any_model(
+    wire: httpx.AsyncClient, pool: StandIn
+) -> None:
+    plain = await asyncio.to_thread(WebUIApi, baseurl=f"{wire.base_url}/sdapi/v1")
+    made = await asyncio.to_thread(plain.txt2img, prompt="a cat", width=64, height=64)
+    assert made.image.size == (SIZE_PX, SIZE_PX)
+    assert "scheduler" not in pool.seen[0].request
 
 
 async def test_a_path_that_is_none_is_answered_in_the_same_form(wire: httpx.AsyncClient) -> None:
