@@ -11,10 +11,12 @@ import re
 from collections.abc import Sequence
 from ipaddress import ip_address
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.auth.exposure import wants_keys
-from service.errors.problems import Malformed, Misdirected, Problem, render
+from service.errors.forms import answer
+from service.errors.problems import Malformed, Misdirected, Problem
 from service.settings.server import ServerSettings
 
 WATCHED_PATHS = frozenset(("/healthz", "/readyz", "/metrics"))
@@ -70,10 +72,10 @@ class CheckHost:
         self._names = names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request to a host that is not allowed; pass on every other."""
+        """Refuse a request to a host that is not allowed; pass on every other."""
         app = self._app
         if scope["type"] == "http" and (problem := self._problem(scope)):
-            app = render(problem)
+            app = answer(Request(scope), problem)
         await app(scope, receive, send)
 
     def _problem(self, scope: Scope) -> Problem | None:

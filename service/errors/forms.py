@@ -29,4 +29,4 @@ class ErrorForms:
 def answer(request: Request, problem: Problem) -> Response:
     """Return a problem in the form that the clients of its path read."""
     forms: ErrorForms | None = getattr(request.app.state, "error_forms", None)
-    return forms.of(request.url.path)(problem) if forms else render(problem)
+    return forms.of(request.scope["path"])(problem) if forms else render(problem)

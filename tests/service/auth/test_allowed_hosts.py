@@ -43,6 +43,19 @@ async def test_a_rebound_name_reads_and_makes_nothing(
     assert await queue.list(limit=1) == []
 
 
+@pytest.mark.parametrize("host", ["evil.example", "not a host", "[::"])
+async def test_each_door_says_it_in_its_own_form(app: FastAPI, host: str) -> None:
+    paths = ("/v1/images/generations", "/sdapi/v1/txt2img", "/hf/x", "/mcp", "/fal/run/x")
+    async with client(app, "localhost") as http:
+        told = [(await http.post(path, json={}, headers={"Host": host})).json() for path in paths]
+    openai, a1111, hugging_face, mcp, fal = told
+    assert set(openai) == {"error"} and openai["error"]["type"] == "invalid_request_error"
+    assert set(a1111) == {"error", "detail", "body", "errors"}
+    assert set(hugging_face) == {"error", "code"}
+    assert mcp["jsonrpc"] == "2.0" and mcp["error"]["message"]
+    assert set(fal) == {"detail", "error_type"}
+
+
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
 async def test_probes_and_prometheus_come_by_any_name(app: FastAPI, path: str) -> None:
     async with client(app, "frontend.atelier.svc") as http:
