@@ -7,19 +7,23 @@ from collections.abc import Sequence
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-METHODS = ("GET", "HEAD", "POST", "DELETE")
+METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
 EXPOSED = (
     "Accept-Ranges",
     "Content-Disposition",
     "Content-Range",
     "ETag",
     "Location",
+    "OpenAI-Poll-After-Ms",
     "Preference-Applied",
     "RateLimit",
     "RateLimit-Policy",
     "Retry-After",
+    "Retry-After-Ms",
     "WWW-Authenticate",
+    "X-Fal-Error-Type",
     "X-Job-Id",
+    "X-Should-Retry",
 )
 """Headers of answers that scripts of such a page may read, besides those that any may."""
 PREFLIGHT_S = 3600

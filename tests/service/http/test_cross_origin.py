@@ -68,6 +68,17 @@ async def test_a_page_reads_which_job_it_made(http: httpx.AsyncClient, pool: Sta
     assert "access-control-allow-credentials" not in answer.headers
 
 
+async def test_a_page_reads_what_clients_of_other_apis_obey(http: httpx.AsyncClient) -> None:
+    ask = {"prompt": "a cat"}
+    answer = await http.post("/fal/run/none", json=ask, headers={"Origin": STUDIO})
+    exposed = {*answer.headers["access-control-expose-headers"].split(", ")}
+    assert {"Retry-After-Ms", "X-Should-Retry", "OpenAI-Poll-After-Ms"} <= exposed
+    assert "X-Fal-Error-Type" in exposed and "x-fal-error-type" in answer.headers
+    cancel = PREFLIGHT | {"Access-Control-Request-Method": "PUT"}
+    path = "/fal/queue/none/requests/job_0/cancel"
+    assert (await http.options(path, headers=cancel)).status_code == 200
+
+
 async def test_a_page_reads_why_it_was_refused(closed: httpx.AsyncClient) -> None:
     answer = await closed.get("/v1/jobs", headers={"Origin": STUDIO})
     assert answer.status_code == 401
