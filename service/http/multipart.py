@@ -12,6 +12,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
 
+from service.errors.did_you_mean import did_you_mean
 from service.errors.problems import (
     BodyTooLarge,
     FieldError,
@@ -22,6 +23,7 @@ from service.errors.problems import (
 )
 from service.http.body import DRAIN_S, SLICE_BYTES
 from service.http.form_parts import Part
+from service.schemas.aliases import ALIASES
 
 MEDIA_TYPE = "multipart/form-data"
 MAX_FILENAME_CHARS = 255
@@ -169,7 +171,7 @@ class _Form:
             raise Malformed("the form is broken: a part is not declared as form-data")
         name = options.get(b"name", b"").decode("utf-8", "replace")
         if name not in self._parts:
-            raise Invalid([FieldError(name or "body", f"is no part; there is {self._known()}")])
+            raise Invalid([FieldError(name or "body", self._unknown(name))])
         if name in self._seen and not self._parts[name].repeats:
             raise Invalid([FieldError(name, "is there twice")])
         self._seen.add(name)
@@ -177,8 +179,10 @@ class _Form:
         self._part.filename = _filename(options.get(b"filename", b""))
         self._part.begin()
 
-    def _known(self) -> str:
-        return ", ".join(self._parts)
+    def _unknown(self, name: str) -> str:
+        said = f"is no part; there is {', '.join(self._parts)}"
+        meant = did_you_mean(name, self._parts, ALIASES[""])
+        return f"{said}; did you mean {meant}?" if meant in self._parts else said
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         assert self._part is not None

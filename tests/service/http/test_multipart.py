@@ -141,6 +141,8 @@ async def test_a_boundary_that_is_too_long_is_malformed() -> None:
     [
         ("other", [part("other", b"")], "is no part; there is file, name"),
         ("body", [part("", b"")], "is no part; there is file, name"),
+        ("names", [part("names", b"")], "is no part; there is file, name; did you mean name?"),
+        ("steps", [part("steps", b"")], "is no part; there is file, name"),
         ("file", [part("file", b""), part("file", b"")], "is there twice"),
     ],
 )
