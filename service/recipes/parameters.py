@@ -33,6 +33,8 @@ SCHEDULES: Mapping[str, str] = {
     "use_beta_sigmas": "Beta",
 }
 """Names of noise schedules there, by the scheduler's option that chooses one."""
+SPACINGS: Mapping[str, str] = {"linspace": "Uniform", "trailing": "SGM Uniform"}
+"""Names of spacings there, of a request that chose one and no noise schedule."""
 HASH_CHARS = 10
 """Characters of a model's or adapter's hash that it shows."""
 LEAST_PAIRS = 3
@@ -55,7 +57,7 @@ def parameters_of(recipe: Recipe) -> str:
 def _prompt(request: Mapping[str, Any]) -> str:
     """The prompt, with adapters of one scale as AUTOMATIC1111 writes them."""
     plain = (lora for lora in request.get("loras", ()) if isinstance(lora["scale"], int | float))
-    tags = [f"<lora:{lora['name']}:{lora['scale']:g}>" for lora in plain]
+    tags = [f"<lora:{lora['name']}:{_number(lora['scale'])}>" for lora in plain]
     return " ".join(part for part in (_weighted(request, "prompt"), *tags) if part)
 
 
@@ -87,11 +89,13 @@ def _pairs(recipe: Recipe) -> Iterator[tuple[str, Any]]:
 
 
 def _schedule(scheduler: Mapping[str, Any]) -> str:
-    return next((name for option, name in SCHEDULES.items() if scheduler.get(option)), "")
+    spacing = SPACINGS.get(scheduler.get("timestep_spacing", ""), "")
+    return next((name for option, name in SCHEDULES.items() if scheduler.get(option)), spacing)
 
 
 def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:g}"
+    """Return a number as it is, without a fraction that is none."""
+    return None if value is None else str(value).removesuffix(".0")
 
 
 def _quoted(text: str) -> str:

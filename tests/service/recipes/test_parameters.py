@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -40,6 +41,30 @@ def test_prompts_are_written_as_it_reads_the_same() -> None:
     assert plain["Negative prompt"] == r"\[grey\]"
     assert weighted["Prompt"].startswith("a fox (35 mm)")
     assert weighted["Negative prompt"] == "[grey]"
+
+
+def test_numbers_are_written_as_they_are() -> None:
+    loras = [{"name": "ink", "scale": 0.1234567}]
+    exact = recipe(prompt="a", guidance_scale=7.1234567, strength=1.0, loras=loras)
+    found = parse_parameters(parameters_of(exact))
+    assert found["Prompt"] == "a <lora:ink:0.1234567>"
+    assert (found["CFG scale"], found["Denoising strength"]) == ("7.1234567", "1")
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"timestep_spacing": "trailing"}, "SGM Uniform"),
+        ({"timestep_spacing": "linspace"}, "Uniform"),
+        ({"timestep_spacing": "linspace", "use_beta_sigmas": True}, "Beta"),
+        ({"timestep_spacing": "leading"}, None),
+        ({}, None),
+    ],
+)
+def test_the_schedule_is_told_by_its_name_there(options: dict[str, Any], name: str | None) -> None:
+    scheduler = {"name": "euler", **options}
+    found = parse_parameters(parameters_of(recipe(scheduler=scheduler)))
+    assert found.get("Schedule type") == name
 
 
 def test_what_it_writes_is_read() -> None:
