@@ -241,6 +241,16 @@ async def test_batches_are_listed_newest_first_by_pages(client: AsyncOpenAI, poo
     made = [(await begin(client, line(number))).id for number in range(3)]
     listed = [one.id async for one in await client.batches.list(limit=1)]
     assert listed == made[::-1]
+    files = [one.id async for one in await client.files.list(limit=1, purpose="batch")]
+    assert len({*files}) == len(files) == 3
+
+
+async def test_a_page_behind_what_is_not_there_is_no_first_page(client: AsyncOpenAI) -> None:
+    """Else a client whose last item has left would begin anew, and never end."""
+    for listing in (client.batches.list, client.files.list):
+        with pytest.raises(openai.NotFoundError) as error:
+            await listing(after="gone_0")
+        assert error.value.param == "after"
 
 
 async def test_limits_are_told(client: AsyncOpenAI) -> None:

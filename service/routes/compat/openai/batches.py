@@ -22,7 +22,7 @@ from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.door import Door, DoorBody
 from service.routes.compat.openai.errors import openai_error
-from service.routes.compat.openai.files import errors
+from service.routes.compat.openai.files import errors, start_of
 from service.routes.compat.openai.image_batches import IMAGES
 from service.schemas.examples import Example, shown
 from service.schemas.response import View
@@ -258,7 +258,7 @@ async def _record(call: Call, batch: Batch, window_s: float) -> None:
             raise Conflict(said, code="too_many_batches")
 
 
-@router.get("", responses=errors(400, 401, 503))
+@router.get("", responses=errors(400, 401, 404, 503))
 async def list_batches(
     call: ByBearer,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Most items of a page.")] = 20,
@@ -266,7 +266,7 @@ async def list_batches(
 ) -> BatchPage:
     """A page of the tenant's batches."""
     ids = await call.front.queue.batches(call.tenant)
-    start = ids.index(after) + 1 if after in ids else 0
+    start = start_of(ids, after)
     found = [await call.front.queue.batch(one, call.tenant) for one in ids[start : start + limit]]
     shown = [_view(batch) for batch in found if batch]
     first, last = (shown[0].id, shown[-1].id) if shown else (None, None)

@@ -6,7 +6,7 @@ Source: openai-python, src/openai/resources/files.py, types/file_object.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from tempfile import TemporaryFile
 from typing import Annotated, Any, Literal
@@ -134,6 +134,19 @@ class FileForm(View):
     """Taken, and without effect."""
 
 
+def start_of(ids: Sequence[str], after: str | None) -> int:
+    """Return where the page behind an id begins. Raises: NotFound: a list of pages has no such id.
+
+    Else a client that follows pages would begin anew where an item has left meanwhile.
+    """
+    if after is None:
+        return 0
+    if after not in ids:
+        said = f"there is no {after[:80]!r} in this list; begin anew, without after"
+        raise NotFound(said, errors=[FieldError("after", "there is no such id in this list")])
+    return ids.index(after) + 1
+
+
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Describe errors of these routes."""
     return documents.errors(OpenAIError, *statuses)
@@ -196,7 +209,7 @@ def _view(file: StoredFile) -> FileView:
     return FileView(**file.model_dump(exclude={"tenant"}))
 
 
-@router.get("", responses=errors(400, 401, 503))
+@router.get("", responses=errors(400, 401, 404, 503))
 async def list_files(
     call: ByBearer,
     purpose: Annotated[Purpose | None, Query(description="Files of this purpose alone.")] = None,
@@ -208,8 +221,7 @@ async def list_files(
     found = await call.front.queue.files(call.tenant)
     found = [file for file in found if purpose in (None, file.purpose)]
     found = found if order == "desc" else found[::-1]
-    ids = [file.id for file in found]
-    start = ids.index(after) + 1 if after in ids else 0
+    start = start_of([file.id for file in found], after)
     shown = [_view(file) for file in found[start : start + limit]]
     first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
     has_more = len(found) > start + limit
