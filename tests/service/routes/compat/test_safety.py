@@ -1,0 +1,162 @@
+"""What the safety hook refuses, in each door's own form: before there is a job, and after it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.jobs.model.job import JobError
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
+from service.settings.safety import SafetySettings
+from service.settings.settings import Settings
+from tests.safety_hook import HookProcess, hook_process
+from tests.service.doors import ASKED, IMAGE, PNG, spec_of
+from tests.service.eventually import eventually
+from tests.service.standin import MODEL, StandIn
+
+CODE, REASON = "refused_by_safety", "it shows a secret"
+AFTER = JobError(code=CODE, message=f"this server's safety check refuses the output: {REASON}")
+READ: dict[str, tuple[int, Callable[[Any], tuple[str, str]]]] = {
+    "/v1/images/generations": (400, lambda said: (said["error"]["code"], said["error"]["message"])),
+    "/v1/videos/generations": (400, lambda said: (said["error"]["code"], said["error"]["message"])),
+    "/hf/{model}": (422, lambda said: (said["code"], said["error"])),
+    "/sdapi/v1/txt2img": (422, lambda said: (said["error"], said["detail"])),
+    "/fal/run/{app}": (422, lambda said: (said["error_type"], said["detail"])),
+}
+"""Status of doors that wait for their job, with code and message of a refusal."""
+LATER = {
+    "/v1/videos": (400, lambda said: (said["error"]["code"], said["error"]["message"])),
+    "/v1/predictions": (422, lambda said: (said["error"]["code"], said["detail"])),
+    "/fal/queue/{app}": READ["/fal/run/{app}"],
+}
+"""The same of doors whose job is asked for later."""
+
+
+@pytest.fixture(scope="module")
+def hook() -> Iterator[HookProcess]:
+    with hook_process() as found:
+        yield found
+
+
+@pytest.fixture
+def settings(settings: Settings, tmp_path: Path, hook: HookProcess) -> Settings:
+    return settings.model_copy(update={"safety": SafetySettings(url=hook.url, timeout_s=5)})
+
+
+@pytest.fixture
+async def pool(
+    request: pytest.FixtureRequest, queue: Queue, store: Store
+) -> AsyncIterator[StandIn]:
+    """Of the model that the door's request is for."""
+    callspec = getattr(request.node, "callspec", None)
+    spec = spec_of(callspec.params.get("name", "") if callspec else "")
+    async with StandIn(queue, store, spec) as pool:
+        yield pool
+
+
+def with_prompt(body: dict[str, Any], prompt: str) -> dict[str, Any]:
+    """A door's request with that prompt, wherever it has one."""
+    if "input" in body:
+        return body | {"input": {"prompt": prompt}}
+    return body | {"inputs" if "inputs" in body else "prompt": prompt}
+
+
+async def ask(http: httpx.AsyncClient, name: str, prompt: str, **more: Any) -> httpx.Response:
+    asked = ASKED[name]
+    assert asked.json is not None
+    return await http.post(asked.path, json=with_prompt(asked.json, prompt) | more)
+
+
+@pytest.mark.parametrize("name", [*READ, *LATER])
+async def test_a_refused_prompt_is_told_and_leaves_no_job(
+    http: httpx.AsyncClient, pool: StandIn, queue: Queue, name: str
+) -> None:
+    status, read = {**READ, **LATER}[name]
+    answer = await ask(http, name, "refuse")
+    code, said = read(answer.json())
+    assert (answer.status_code, code) == (status, CODE)
+    assert REASON in said and await queue.list(limit=1) == []
+
+
+@pytest.mark.parametrize("name", READ)
+async def test_refused_pixels_are_told_as_the_requests_fault(
+    http: httpx.AsyncClient, pool: StandIn, name: str
+) -> None:
+    pool.failure = AFTER
+    status, read = READ[name]
+    answer = await ask(http, name, "a hat")
+    assert (answer.status_code, *read(answer.json())) == (status, CODE, AFTER.message)
+    assert answer.headers.get("x-should-retry", "false") == "false"
+
+
+async def test_an_edit_and_a_stream_are_refused(http: httpx.AsyncClient, pool: StandIn) -> None:
+    file = {"image": ("a.png", PNG, "image/png")}
+    edit = await http.post("/v1/images/edits", data={"prompt": "refuse"}, files=file)
+    assert (edit.status_code, edit.json()["error"]["code"]) == (400, CODE)
+    before = await ask(http, "/v1/images/generations", "refuse", stream=True)
+    assert (before.status_code, before.json()["error"]["code"]) == (400, CODE)
+    pool.failure = AFTER
+    after = await ask(http, "/v1/images/generations", "a hat", stream=True)
+    event, data = after.text.strip().splitlines()
+    assert (after.status_code, event) == (200, "event: error")
+    assert json.loads(data.removeprefix("data: "))["error"]["code"] == CODE
+
+
+@pytest.mark.parametrize("name", ["/v1/videos"])
+async def test_a_refused_video_has_failed(
+    http: httpx.AsyncClient, pool: StandIn, name: str
+) -> None:
+    pool.failure = AFTER
+    made = (await ask(http, name, "a hat")).json()
+
+    async def has_failed() -> bool:
+        return (await http.get(f"{name}/{made['id']}")).json()["status"] == "failed"
+
+    await eventually(has_failed)
+    video = (await http.get(f"{name}/{made['id']}")).json()
+    assert video["error"] == {"code": CODE, "message": AFTER.message}
+    content = await http.get(f"{name}/{made['id']}/content")
+    assert (content.status_code, content.json()["error"]["code"]) == (400, CODE)
+
+
+async def test_a_refused_prediction_has_failed(http: httpx.AsyncClient, pool: StandIn) -> None:
+    pool.failure = AFTER
+    asked = {"version": MODEL, "input": {"prompt": "a hat"}}
+    made = (await http.post("/v1/predictions", json=asked, headers={"Prefer": "wait"})).json()
+    assert (made["status"], made["error"], made["output"]) == ("failed", AFTER.message, None)
+
+
+async def test_a_refused_request_of_fals_has_no_result(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
+    pool.failure = AFTER
+    made = (await ask(http, "/fal/queue/{app}", "a hat", image_url=IMAGE)).json()
+
+    async def is_done() -> bool:
+        return (await http.get(made["status_url"])).json()["status"] == "COMPLETED"
+
+    await eventually(is_done)
+    status = (await http.get(made["status_url"])).json()
+    assert (status["error_type"], status["error"]) == (CODE, AFTER.message)
+    result = await http.get(made["response_url"])
+    assert (result.status_code, result.json()["error_type"]) == (422, CODE)
+
+
+@pytest.mark.parametrize(("prompt", "failure"), [("refuse", None), ("a hat", AFTER)])
+async def test_an_agent_is_told_why(
+    http: httpx.AsyncClient, pool: StandIn, prompt: str, failure: JobError | None
+) -> None:
+    pool.failure = failure
+    call = {"name": "generate_image", "arguments": {"prompt": prompt}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    accept = {"Accept": "application/json, text/event-stream"}
+    answer = await http.post("/mcp", json=message, headers=accept)
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines()]
+    result = json.loads(next(line for line in lines if line.startswith("{")))["result"]
+    assert result["isError"] and REASON in result["content"][0]["text"]
