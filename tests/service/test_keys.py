@@ -105,6 +105,11 @@ PARAMETERS = (
 )
 """What stands in those paths for which parameter."""
 OF_A_JOB = [call for call in CLOSED if "ID" in call[1]]
+AT_DOORS = ("CLIP", "PREDICTION", "REQUEST")
+"""What stands for a job's id in paths of other APIs."""
+OF_A_JOB_THERE = [
+    (method, path, word) for method, path in CLOSED for word in AT_DOORS if word in path
+]
 
 
 def with_keys(settings: Settings, redis_url: str, **server: Any) -> Settings:
@@ -231,6 +236,22 @@ async def test_anothers_job_is_as_if_it_never_was(
     assert foreign.headers == never.headers
     assert (await acme.get(f"/v1/jobs/{job['id']}")).json() == job
     assert (await acme.get(job["outputs"][0]["url"])).status_code == 200
+
+
+@pytest.mark.parametrize("call", OF_A_JOB_THERE)
+async def test_anothers_job_is_none_at_any_door(
+    acme: httpx.AsyncClient, zoo: httpx.AsyncClient, pool: StandIn, call: tuple[str, str, str]
+) -> None:
+    method, path, word = call
+    job = (await acme.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})).json()
+    absent, body = "job_" + "0" * 24, {"prompt": "a dog"} if path.endswith("remix") else None
+    foreign = await zoo.request(method, path.replace(word, job["id"]), json=body)
+    never = await zoo.request(method, path.replace(word, absent), json=body)
+    assert (foreign.status_code, foreign.headers) == (404, never.headers)
+    assert foreign.text == never.text.replace(absent, job["id"])
+    assert (await acme.get(f"/v1/jobs/{job['id']}")).json() == job
+    for listed in ("/v1/predictions", "/v1/videos"):
+        assert job["id"] not in (await zoo.get(listed)).text
 
 
 async def test_a_copy_of_an_output_is_for_its_key_alone(
