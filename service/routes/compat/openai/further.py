@@ -10,11 +10,17 @@ from service.routes.compat.names import Names
 
 
 def joined(
-    fields: Mapping[str, Any], further: Mapping[str, Any] | None, names: Names
+    fields: Mapping[str, Any], further: Mapping[str, Any] | None, names: Names, inside: str = ""
 ) -> dict[str, Any]:
-    """Return a request's fields with further ones. Raises: Invalid: one is there by both names."""
+    """Return a request's fields with further ones.
+
+    Args:
+        inside: path of the object that holds them, with its dot; empty: the request itself.
+
+    Raises: Invalid: one is there by both names.
+    """
     given = dict(further or {})
-    twice = [name for name in given if name in fields]
+    twice = [inside + name for name in given if name in fields]
     if twice:
         raise Invalid([FieldError(name, f"is there as {names.of(name)}, too") for name in twice])
     return {**given, **fields}

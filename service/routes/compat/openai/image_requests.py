@@ -116,10 +116,13 @@ def translated(asked: ImageRequest, spec: ModelSpec) -> dict[str, Any]:
     if errors := [*_unserved(asked, spec)]:
         raise Invalid(errors)
     further = dict(asked.model_extra or {})
-    fields = _fields(asked, spec)
+    fields, names = _fields(asked, spec), names_of(asked)
     if user := asked.safety_identifier or asked.user:
-        fields["metadata"] = {"user": user} | _labels(further.pop("metadata", {}))
-    return joined(fields, further, names_of(asked))
+        fields["metadata"] = {"user": user} | _members(further, "metadata")
+    if "output" in fields and "output" in further:
+        output = _members(further, "output")
+        fields["output"] = joined(fields["output"], output, names, inside="output.")
+    return joined(fields, further, names)
 
 
 def _fields(asked: ImageRequest, spec: ModelSpec) -> dict[str, Any]:
@@ -139,10 +142,12 @@ def _quality(compression: int | None) -> int | None:
     return None if compression is None else max(1, compression)
 
 
-def _labels(metadata: object) -> dict[str, Any]:
-    if not isinstance(metadata, dict):
-        raise Invalid([FieldError("metadata", "must be an object of texts")])
-    return metadata
+def _members(further: dict[str, Any], name: str) -> dict[str, Any]:
+    """Take an object out of the further fields. Raises: Invalid: it is none."""
+    found = further.pop(name, {})
+    if not isinstance(found, dict):
+        raise Invalid([FieldError(name, "must be an object")])
+    return found
 
 
 def _unserved(asked: ImageRequest, spec: ModelSpec) -> Iterator[FieldError]:

@@ -160,6 +160,9 @@ async def test_a_variation_is_of_the_image_alone(client: AsyncOpenAI, pool: Stan
         ({"steps": 3}, "steps", "num_inference_steps"),
         ({"scheduler": {"name": "ddim"}}, "scheduler", "does not serve"),
         ({"metadata": 3, "user": "ada"}, "metadata", "object"),
+        ({"output": 3, "output_format": "jpeg"}, "output", "object"),
+        ({"output": {"format": "png"}, "output_format": "jpeg"}, "output.format", "_format, too"),
+        ({"output": {"lossy": True}, "output_format": "jpeg"}, "output.lossy", "no such field"),
     ],
 )
 async def test_what_cannot_be_served_is_refused_by_name(
@@ -171,6 +174,16 @@ async def test_what_cannot_be_served_is_refused_by_name(
         )
     assert (error.value.param, error.value.type) == (param, "invalid_request_error")
     assert said in error.value.message
+
+
+async def test_a_format_may_stand_beside_what_else_a_file_holds(
+    client: AsyncOpenAI, pool: StandIn
+) -> None:
+    await client.images.generate(
+        prompt="a cat", output_format="jpeg", extra_body={"output": {"metadata": False}}
+    )
+    output = pool.seen[0].request["output"]
+    assert (output["format"], output["metadata"]) == ("jpeg", False)
 
 
 async def test_a_mask_without_transparency_is_refused(client: AsyncOpenAI, pool: StandIn) -> None:
