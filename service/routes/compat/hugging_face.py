@@ -31,6 +31,10 @@ EXAMPLE = {
 }
 
 
+IMAGES = ("iVBORw0KGgo", "/9j/", "UklGR", "data:image/")
+"""Beginnings of image files in base64: PNG, JPEG, WebP; and of data URIs."""
+
+
 class TargetSize(DoorBody):
     """Size of an image that is made of another."""
 
@@ -59,9 +63,14 @@ class HuggingFaceRequest(DoorBody):
     model_config = ConfigDict(json_schema_extra=shown(EXAMPLE))
 
     inputs: str
-    """The prompt; or an image in base64, where `parameters` has the prompt."""
+    """The prompt; or an image in base64, of which `parameters` has the prompt, if any."""
     parameters: HuggingFaceParameters = Field(default_factory=HuggingFaceParameters)
     """Settings by name."""
+
+    @property
+    def is_of_an_image(self) -> bool:
+        """Return whether `inputs` is an image: `image_to_image` needs no prompt."""
+        return self.parameters.prompt is not None or self.inputs.startswith(IMAGES)
 
 
 class HuggingFaceError(BaseModel):
@@ -116,10 +125,10 @@ def translated(model: str, asked: HuggingFaceRequest) -> dict[str, Any]:
     fields: dict[str, Any] = {"model": model, **(given.__pydantic_extra__ or {})}
     if fields.get("num_images", 1) != 1:
         raise Invalid([FieldError("parameters.num_images", "one image an answer; ask again")])
-    if given.prompt is None:
-        fields["prompt"] = asked.inputs
+    if asked.is_of_an_image:
+        fields |= {"prompt": given.prompt or "", "image": asked.inputs}
     else:
-        fields |= {"prompt": given.prompt, "image": asked.inputs}
+        fields["prompt"] = asked.inputs
     if given.target_size:
         fields |= given.target_size.model_dump()
     if given.scheduler is not None:
@@ -128,7 +137,7 @@ def translated(model: str, asked: HuggingFaceRequest) -> dict[str, Any]:
 
 
 def _names(asked: HuggingFaceRequest) -> Names:
-    text = "prompt" if asked.parameters.prompt is None else "image"
+    text = "image" if asked.is_of_an_image else "prompt"
     foreign = {"model": "model", text: "inputs", "scheduler.name": "parameters.scheduler"}
     if asked.parameters.target_size:
         foreign |= {side: f"parameters.target_size.{side}" for side in ("width", "height")}

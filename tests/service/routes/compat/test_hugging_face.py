@@ -57,6 +57,17 @@ async def test_image_to_image_takes_the_image_as_inputs(
     assert await pool.store.get(job.request["image"]) == image
 
 
+@pytest.mark.parametrize("file_format", ["PNG", "JPEG", "WEBP"])
+async def test_an_image_without_a_prompt_is_no_prompt(
+    client: InferenceClient, pool: StandIn, file_format: str
+) -> None:
+    image = picture(file_format, size=(64, 64))
+    await asyncio.to_thread(client.image_to_image, image, num_inference_steps=2)
+    (job,) = pool.seen
+    assert job.request["prompt"] == ""
+    assert await pool.store.get(job.request["image"]) == image
+
+
 async def test_an_error_names_the_field_as_it_was_sent(
     wire: httpx.AsyncClient, pool: StandIn
 ) -> None:
