@@ -6,6 +6,7 @@ Source: openai-python, src/openai/types/video_create_params.py, video_remix_para
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
@@ -157,6 +158,26 @@ def names_of(asked: VideoSettings) -> Names:
     if sides_of(asked.size):
         foreign |= {"width": "size", "height": "size"}
     return Names(foreign)
+
+
+@contextmanager
+def naming_frames(asked: VideoSettings, fields: Mapping[str, Any]) -> Iterator[None]:
+    """Name the frames that so many seconds are in an error about them. Raises: Invalid.
+
+    Args:
+        fields: the request in ours.
+    """
+    try:
+        yield
+    except Invalid as problem:
+        if asked.seconds is None or all(one.field != "seconds" for one in problem.errors):
+            raise
+        are = f"{asked.seconds:g} s are {fields['num_frames']} frames, which "
+        errors = [
+            FieldError(one.field, are + one.message) if one.field == "seconds" else one
+            for one in problem.errors
+        ]
+        raise Invalid(errors, code=problem.code) from problem
 
 
 def remixed(

@@ -40,6 +40,7 @@ from service.routes.compat.openai.video_requests import (
     VideoSettings,
     image_of,
     names_of,
+    naming_frames,
     remixed,
     translated,
 )
@@ -129,7 +130,8 @@ async def admitted_video(entering: Entry, asked: VideoSettings, image: str | Non
     front = entering.call.front
     spec = (await front.models.get(asked.model)).spec
     fields = translated(asked, spec, image)
-    with naming_sizes(spec, front.settings.limits, asked.size):
+    limits = front.settings.limits
+    with naming_sizes(spec, limits, asked.size), naming_frames(asked, fields):
         return await entering.admit(fields, names_of(asked))
 
 
