@@ -12,6 +12,7 @@ from service.errors.field_paths import path_of
 from service.errors.handlers import NO_FIELD, field_errors
 from service.errors.problems import MAX_ERRORS, FieldError
 from service.schemas.aliases import ALIASES
+from service.schemas.request import GenerateRequest
 
 Location = Sequence[str | int]
 
@@ -26,8 +27,9 @@ def unknown_field(location: Location, body: type[BaseModel]) -> FieldError:
     """Return the error of a field that the body does not have at that place."""
     *above, name = location
     known = [field for part in _parts(body, above) for field in _names(part)]
-    meant = did_you_mean(str(name), known, ALIASES.get(".".join(_fields_of(above)), {}))
-    said = f"{NO_FIELD}; did you mean {meant}?" if meant else NO_FIELD
+    aliases = ALIASES.get(".".join(_fields_of(above)), {}) if body is GenerateRequest else {}
+    meant = did_you_mean(str(name), known, aliases)
+    said = f"{NO_FIELD}; did you mean {meant}?" if meant not in (None, name) else NO_FIELD
     return FieldError(path_of(location), said)
 
 

@@ -257,6 +257,14 @@ async def test_what_cannot_be_had_is_refused_by_name(
     assert not sdxl.seen
 
 
+async def test_no_field_of_another_api_is_proposed(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
+    told = await wire.post("/sdapi/v1/txt2img", json={"cfg": 7, "step": 3, "denoise": 0.5})
+    assert told.json()["errors"] == (
+        "cfg: there is no such field; step: there is no such field; did you mean steps?;"
+        " denoise: there is no such field"
+    )
+
+
 async def test_extensions_that_are_off_are_passed_over(
     wire: httpx.AsyncClient, sdxl: StandIn
 ) -> None:
