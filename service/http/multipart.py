@@ -68,8 +68,8 @@ def _boundary(request: Request) -> bytes:
     boundary = options.get(b"boundary")
     if media.lower() != MEDIA_TYPE.encode() or not boundary:
         raise UnsupportedMedia(
-            f"send the file in a form, with the header Content-Type: {MEDIA_TYPE} and its boundary"
-            " (curl -F file=@NAME.safetensors)"
+            f"send a form, with the header Content-Type: {MEDIA_TYPE} and its boundary"
+            " (curl -F NAME=VALUE, and NAME=@PATH for a file)"
         )
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise UnsupportedMedia("send the form without a Content-Encoding")

@@ -55,7 +55,8 @@ class Entry:
         """
         most = self.call.front.settings.limits.max_body_bytes
         own = [one.alias or name for name, one in kind.model_fields.items()]
-        further = _OURS - {*own, *files} if kind.model_config.get("extra") == "allow" else ()
+        allows_more = kind.model_config.get("extra") == "allow"
+        further = sorted(_OURS - {*own, *files}) if allows_more else ()
         form = await forms.read(self.call.request, [*own, *further], files, self._hold, most)
         fields = {
             name: forms.typed(name, text) if name in further else text

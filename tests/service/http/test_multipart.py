@@ -106,7 +106,7 @@ async def refusal(read: Form, sent: Request) -> Problem:
 )
 async def test_another_content_type_is_refused(content_type: str) -> None:
     problem = await refusal(Form(), request([], content_type=content_type))
-    assert isinstance(problem, UnsupportedMedia) and "curl -F file=@" in problem.detail
+    assert isinstance(problem, UnsupportedMedia) and "NAME=@PATH for a file" in problem.detail
 
 
 async def test_a_content_encoding_is_refused() -> None:

@@ -146,6 +146,7 @@ async def test_a_variation_is_of_the_image_alone(client: AsyncOpenAI, pool: Stan
     [
         ({"size": "100x100"}, "size", "the nearest is 96x96, the model's own 96x64"),
         ({"size": "4096x4096"}, "size", "the nearest is 128x128"),
+        ({"size": "8x8"}, "size", "size: must be 32 to 256 pixels; the nearest"),
         ({"size": "0x64"}, "size", "greater"),
         ({"size": "big"}, "size", "WIDTHxHEIGHT"),
         ({"n": 9}, "n", "4 at most"),
