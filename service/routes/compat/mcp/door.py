@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -18,6 +19,9 @@ from service.errors.problems import (
     UnsupportedMedia,
 )
 from service.front_end.front_end import Front
+from service.http.body import SLICE_BYTES
+from service.http.inflight_limits import Hold
+from service.http.json_reader import JsonReader
 from service.http.negotiation import EVENTS, JSON
 from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
@@ -90,6 +94,32 @@ def error_form(problem: Problem) -> Response:
     return Response(content, problem.status, headers=problem.headers, media_type=JSON)
 
 
+class Bounded:
+    """Body within the bounds of any JSON here, which the SDK's own reader has not."""
+
+    def __init__(self, receive: Receive, max_bytes: int, hold: Hold) -> None:
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._hold = hold
+        self._seen = 0
+        self._reader = JsonReader()
+
+    async def __call__(self) -> Message:
+        """Return the next message. Raises: BodyTooLarge, Malformed; Busy, Unavailable."""
+        message = await self._receive()
+        data = message.get("body", b"")
+        self._seen += len(data)
+        if self._seen > self._max_bytes:
+            raise BodyTooLarge(f"the body may have {self._max_bytes} bytes; send a smaller image")
+        self._hold.add(len(data))
+        for start in range(0, len(data), SLICE_BYTES):
+            self._reader.feed(data[start : start + SLICE_BYTES])
+            await asyncio.sleep(0)
+        if not message.get("more_body", False):
+            self._reader = JsonReader()  # the SDK keeps the body; once is enough
+        return message
+
+
 class Served(Response):
     """Answer that the SDK writes."""
 
@@ -104,19 +134,7 @@ class Served(Response):
         call = self._call
         most = call.front.settings.limits.max_body_bytes
         with call.waiting(), call.front.bodies.holding(call.client) as hold:
-            read = 0
-
-            async def counted() -> Message:
-                nonlocal read
-                message = await receive()
-                data = message.get("body", b"")
-                read += len(data)
-                if read > most:
-                    raise BodyTooLarge(f"the body may have {most} bytes; send a smaller image")
-                hold.add(len(data))
-                return message
-
-            await serve(call, scope, counted, send)
+            await serve(call, scope, Bounded(receive, most, hold), send)
 
 
 router = APIRouter(tags=["mcp"], dependencies=documented("bearer"))

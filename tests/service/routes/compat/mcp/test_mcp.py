@@ -192,6 +192,23 @@ async def test_pages_of_other_origins_are_refused(wire: httpx.AsyncClient, pool:
     assert rebound.status_code == 421
 
 
+@pytest.mark.parametrize(
+    ("many", "said"),
+    [
+        ("[" + "0," * 40_000 + "0]", "30000 names, values and commas"),
+        ("[" * 40 + "]" * 40, "nested deeper than 16"),
+        ("9" * 1000, "too many digits"),
+    ],
+)
+async def test_a_message_has_the_bounds_of_any_body(
+    wire: httpx.AsyncClient, many: str, said: str
+) -> None:
+    """The SDK's reader has none, and what is legal JSON takes many times its bytes of memory."""
+    body = json.dumps(CALLED).replace('"list_models"', many)
+    answer = await wire.post("/mcp", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400 and said in answer.json()["error"]["message"], answer.text
+
+
 async def test_there_are_no_sessions_and_no_streams_to_listen_to(wire: httpx.AsyncClient) -> None:
     answer = await wire.get("/mcp", headers={"Accept": "text/event-stream"})
     assert answer.status_code == 405 and answer.headers["allow"] == "POST"
