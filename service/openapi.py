@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 from typing import Any
 
 import yaml
@@ -14,6 +13,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.http.negotiation import JSON
+from service.recipes.recipe import generator
 from service.routes.documented_examples import add_examples
 from service.routing import DOORS, include_routes
 from service.schemas.request import GenerateRequest, LoraUpload
@@ -30,7 +30,7 @@ from service.schemas.response import (
 
 TITLE = "Atelier"
 SUMMARY = "Images and video from SDXL, Flux and Wan."
-VERSION = version("atelier")
+VERSION = generator().partition(" ")[2] or "unpackaged"
 
 VIEWS = (JobView, JobPage, LoraView, LoraPage, ModelView, ModelPage, Health, ProblemView)
 """Bodies of answers. FastAPI knows of most, and would leave out the nulls of their examples."""

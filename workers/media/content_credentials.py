@@ -15,14 +15,14 @@ from threading import Lock
 from typing import Any
 
 from service.recipes.recipe import generator
+from service.settings.installation import how_to_install
 from service.settings.output import OutputSettings
 from service.settings.section import ConfigError
 
 TYPES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif", "video/mp4"})
 """Content types that are signed; the format is not defined for WebM."""
 MISSING = (
-    "output.c2pa_key: signing needs the extra c2pa; install it (pip install 'atelier[c2pa]')"
-    " or leave the key out"
+    f"output.c2pa_key: signing needs the extra c2pa: {how_to_install('c2pa')}, or leave the key out"
 )
 OPTIONS = {"builder": {"thumbnail": {"enabled": False}}, "verify": {"verify_after_sign": False}}
 """Options of the library. A thumbnail is larger than most outputs, and takes longer than encoding
