@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from service.errors.problems import FieldError, Invalid
+from service.errors.problems import FieldError, Invalid, NotFound, Problem
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,20 @@ SAME = Names()
 
 @contextmanager
 def renaming(names: Names) -> Iterator[None]:
-    """Name fields at fault as the other API does. Raises: Invalid."""
+    """Name fields at fault as the other API does. Raises: Invalid, NotFound."""
     try:
         yield
     except Invalid as problem:
-        errors = [FieldError(names.of(error.field), error.message) for error in problem.errors]
         raise Invalid(
-            errors, code=problem.code, headers=problem.headers, members=problem.members
+            _renamed(problem, names),
+            code=problem.code,
+            headers=problem.headers,
+            members=problem.members,
         ) from problem
+    except NotFound as problem:
+        problem.errors = tuple(_renamed(problem, names))
+        raise
+
+
+def _renamed(problem: Problem, names: Names) -> list[FieldError]:
+    return [FieldError(names.of(error.field), error.message) for error in problem.errors]

@@ -10,6 +10,7 @@ from models.spec.model_spec import ModelSpec
 from service.errors.problems import FieldError, Invalid
 from service.routes.compat.a1111.bodies import TextToImage
 from service.routes.compat.call import Call
+from service.routes.compat.names import Names, renaming
 
 
 async def image_models(call: Call) -> dict[str, ModelSpec]:
@@ -45,7 +46,8 @@ async def model_of(call: Call, asked: TextToImage) -> ModelSpec:
 async def _named(call: Call, name: str | None, field: str) -> ModelSpec:
     if name is not None and not isinstance(name, str):
         raise Invalid([FieldError(field, "must be a text")])
-    spec = (await call.front.models.get(name)).spec
+    with renaming(Names({"model": field})):
+        spec = (await call.front.models.get(name)).spec
     if not _makes_images(spec):
         there_are = ", ".join(await image_models(call)) or "none"
         said = f"{spec.name!r} makes videos, which this API cannot ask for; of images there is "

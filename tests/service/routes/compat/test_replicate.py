@@ -163,7 +163,12 @@ async def test_what_is_wrong_is_told_by_the_name_it_was_sent_by(
     assert webhook == "webhook: there is no such field"
 
 
-async def test_an_unknown_model_is_told(client: Client, pool: StandIn) -> None:
+async def test_an_unknown_model_is_told(
+    client: Client, wire: httpx.AsyncClient, pool: StandIn
+) -> None:
+    asked = {"version": "nothing", "input": {"prompt": "a"}}
+    answer = await wire.post("/v1/predictions", json=asked)
+    assert [one["field"] for one in answer.json()["errors"]] == ["version"]
     with pytest.raises(ReplicateError) as error:
         await asyncio.to_thread(client.run, "anybody/nothing", input={"prompt": "a"})
     assert error.value.status == 404 and f"there is {MODEL}" in str(error.value.detail)

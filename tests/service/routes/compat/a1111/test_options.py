@@ -53,6 +53,7 @@ async def test_other_options_and_models_are_refused_by_name(
     ]:
         answer = await wire.post(OPTIONS, json=options)
         assert answer.status_code in (404, 422) and told in answer.json()["detail"], answer.text
+        assert answer.json()["errors"].startswith(f"{next(iter(options))}: ")
     assert (await wire.get(OPTIONS)).json()["sd_model_checkpoint"] == MODEL
     listed = (await wire.get("/sdapi/v1/sd-models")).json()
     assert [one["title"] for one in listed] == [MODEL]
