@@ -1,7 +1,7 @@
 """Hugging Face's inference API: `InferenceClient(model="http://HOST/hf/MODEL")`.
 
 Source: huggingface_hub, inference/_providers/hf_inference.py, and inference/_client.py,
-`text_to_image`, `image_to_image`, `text_to_video`.
+`text_to_image`, `image_to_image`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ DOCUMENTS = documents.operation(
 async def hugging_face_infer(
     model: Annotated[str, Path(description="A model's `name`.")], call: ByBearer
 ) -> Response:
-    """Make one image or video, by huggingface_hub's `InferenceClient`.
+    """Make one image, by huggingface_hub's `InferenceClient`, or one video, by any other.
 
     The answer is the file itself.
     """

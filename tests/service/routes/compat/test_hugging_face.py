@@ -14,8 +14,9 @@ from PIL.Image import Image
 
 from service.jobs.model.job import JobState
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from tests.service.eventually import eventually
-from tests.service.standin import MODEL, SIZE_PX, StandIn, picture
+from tests.service.standin import MODEL, SIZE_PX, VIDEO, StandIn, clip, picture
 
 
 @pytest.fixture
@@ -55,6 +56,16 @@ async def test_image_to_image_takes_the_image_as_inputs(
     (job,) = pool.seen
     assert (job.request["width"], job.request["height"]) == (96, 64)
     assert await pool.store.get(job.request["image"]) == image
+
+
+async def test_a_video_is_answered_as_its_file(
+    wire: httpx.AsyncClient, queue: Queue, store: Store
+) -> None:
+    async with StandIn(queue, store, VIDEO):
+        body = {"inputs": "a cat", "parameters": {"num_frames": 9, "seed": 7}}
+        answer = await wire.post(f"/hf/{VIDEO.name}", json=body)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "video/mp4")
+    assert answer.content == clip("mp4", 9)
 
 
 @pytest.mark.parametrize("file_format", ["PNG", "JPEG", "WEBP"])
