@@ -159,7 +159,8 @@ class Invalid(Unservable):
     """Fields that are wrong, or that the model or this server cannot serve."""
 
     def __init__(self, errors: Sequence[FieldError], **rest: Any) -> None:
-        errors = [FieldError(e.field[:MAX_NAME_CHARS], e.message) for e in errors[:MAX_ERRORS]]
+        told = dict.fromkeys(errors)  # two of our fields may be one of another API's
+        errors = [FieldError(e.field[:MAX_NAME_CHARS], e.message) for e in [*told][:MAX_ERRORS]]
         detail = "; ".join(f"{error.field}: {error.message}" for error in errors)
         super().__init__(detail, errors=errors, **rest)
 

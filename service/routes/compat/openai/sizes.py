@@ -66,7 +66,7 @@ def naming_sizes(spec: ModelSpec, limits: LimitSettings, size: str | None) -> It
     try:
         yield
     except Invalid as problem:
-        wrong = dict.fromkeys(error.message for error in problem.errors if error.field == "size")
+        wrong = [error.message for error in problem.errors if error.field == "size"]
         sides = sides_of(size) if wrong else {}
         if not sides or not all(sides.values()):
             raise

@@ -171,6 +171,13 @@ async def test_what_is_wrong_is_told_by_the_name_it_was_sent_by(
     assert answer.json()["detail"].startswith(f"{field}: ")
 
 
+async def test_what_is_wrong_with_both_sides_of_a_size_is_told_once(
+    wire: httpx.AsyncClient, pool: StandIn
+) -> None:
+    answer = await wire.post(f"/fal/run/{MODEL}", json={"prompt": "a", "image_size": "square_hd"})
+    assert answer.json()["detail"].count("must be 32 to 256 pixels") == 1
+
+
 async def test_its_client_shows_what_is_wrong(fal: Fal, pool: StandIn) -> None:
     status, message, kind = await fal("refused", {"prompt": "a", "seed": -1})
     assert (status, kind) == (422, "invalid_request") and message.startswith("seed: ")
