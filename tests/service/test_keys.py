@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from redis.asyncio import Redis
 
 from service.app import create_app
 from service.auth.api_keys import ApiKeys
+from service.errors.forms import ErrorForms
+from service.errors.problems import Unauthorized
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.routing import DOORS
@@ -23,6 +26,8 @@ from service.settings.settings import Settings
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC, StandIn
 
+Call = tuple[str, str]
+"""Method and path."""
 CAT = {"prompt": "a cat", "model": MODEL}
 OPEN_PATHS = ["/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"]
 CLOSED = [
@@ -176,10 +181,13 @@ def test_no_route_is_left_out(app: FastAPI) -> None:
             assert bool(schemes) == path.startswith(closed), path
 
 
-@pytest.mark.parametrize(("method", "path"), CLOSED)
+@pytest.mark.parametrize("call", CLOSED)
 async def test_without_a_good_key_nothing_is_told(
-    http: httpx.AsyncClient, pool: StandIn, acme: httpx.AsyncClient, method: str, path: str
+    app: FastAPI, http: httpx.AsyncClient, pool: StandIn, acme: httpx.AsyncClient, call: Call
 ) -> None:
+    method, path = call
+    forms: ErrorForms = app.state.error_forms
+    members = json.loads(bytes(forms.of(path)(Unauthorized("")).body)).keys()
     job = (await acme.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})).json()
     path = path.replace("ID", job["id"])
     key = acme.headers["Authorization"].partition(" ")[2]
@@ -194,7 +202,7 @@ async def test_without_a_good_key_nothing_is_told(
         (bearer(key[:-1] + "g"), 'Bearer error="invalid_token"'),
     ]:
         answer = await http.request(method, path, headers=headers)
-        assert answer.status_code == 401, headers
+        assert (answer.status_code, answer.json().keys()) == (401, members), headers
         assert answer.headers["www-authenticate"] == challenge
         assert "atelier keys create" in answer.text
         assert key not in answer.text
