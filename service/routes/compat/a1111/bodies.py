@@ -29,14 +29,14 @@ class TextToImage(DoorBody):
     """Request of `txt2img`.
 
     Further fields of AUTOMATIC1111's are taken where they change nothing, and refused by name
-    where they would.
+    where they would. Null is the default of any field, as there.
     """
 
     model_config = ConfigDict(extra="allow", json_schema_extra=shown(EXAMPLE))
 
-    prompt: Text = ""
+    prompt: Text | None = ""
     """Prompt, with `<lora:name:0.8>` for adapters and `(weights:1.2)`."""
-    negative_prompt: Text = ""
+    negative_prompt: Text | None = ""
     """Description of what to avoid."""
     width: int | None = None
     """Width in pixels. Default: the model's."""
@@ -56,15 +56,15 @@ class TextToImage(DoorBody):
     """Name of one of `GET /sdapi/v1/schedulers`. Default: the sampler's."""
     eta: float | None = None
     """Share of noise that each step adds, of DDIM."""
-    batch_size: Many = 1
+    batch_size: Many | None = 1
     """Number of images of a batch."""
-    n_iter: Many = 1
+    n_iter: Many | None = 1
     """Number of batches. All images are of one job; number i has `seed + i`."""
     override_settings: dict[str, Any] | None = None
     """Options of this request alone: `sd_model_checkpoint` is its model."""
-    disable_extra_networks: StrictBool = False
+    disable_extra_networks: StrictBool | None = False
     """Whether to take the adapters out of the prompt without using them."""
-    send_images: StrictBool = True
+    send_images: StrictBool | None = True
     """Whether the answer holds the images; the job does in any case."""
 
 

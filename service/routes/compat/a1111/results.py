@@ -49,7 +49,7 @@ async def answer(call: Call, asked: TextToImage, spec: ModelSpec, job: Job) -> R
     """Return the answer with a job's files. Raises: Problem: one is gone, or too many are sent."""
     hold = call.front.bodies.hold(call.client)
     try:
-        found = await files(call.front, job, hold) if asked.send_images else []
+        found = await files(call.front, job, hold) if asked.send_images is not False else []
         hold.add(sum(len(data) for data in found))  # once more, as base64
         body = A1111Images(
             images=[base64.b64encode(data).decode() for data in found],
@@ -82,7 +82,7 @@ def info_of(asked: TextToImage, spec: ModelSpec, job: Job) -> dict[str, Any]:
         "sampler_name": _sampler(spec, request),
         "cfg_scale": request.get("guidance_scale", 1.0),
         "steps": request["num_inference_steps"],
-        "batch_size": asked.batch_size,
+        "batch_size": asked.batch_size or 1,
         "restore_faces": False,
         "face_restoration_model": None,
         "sd_model_name": job.model,

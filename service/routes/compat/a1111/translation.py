@@ -38,7 +38,7 @@ def translated(asked: TextToImage, spec: ModelSpec) -> dict[str, Any]:
     """
     neutral.check(asked, has_mask=isinstance(asked, ImageToImage) and bool(asked.mask))
     sampler = asked.sampler_name or asked.sampler_index
-    prompt, loras = without_adapters(asked.prompt)
+    prompt, loras = without_adapters(asked.prompt or "")
     fields = {
         "model": spec.name,
         "prompt": prompt,
@@ -49,7 +49,7 @@ def translated(asked: TextToImage, spec: ModelSpec) -> dict[str, Any]:
         "num_inference_steps": asked.steps,
         "guidance_scale": asked.cfg_scale if "guidance_scale" in spec.fields else None,
         "seed": asked.seed if asked.seed != -1 else None,
-        "num_images": asked.batch_size * asked.n_iter,
+        "num_images": (asked.batch_size or 1) * (asked.n_iter or 1),
         "scheduler": scheduler_of(spec, sampler, asked.scheduler),
         "eta": eta_of(sampler, asked.eta),
         **_syntax(spec),

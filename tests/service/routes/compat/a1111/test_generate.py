@@ -15,6 +15,7 @@ from webuiapi import WebUIApi
 
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
+from service.routes.compat.a1111.bodies import TextToImage
 from tests.service.standin import MODEL, SIZE_PX, SPEC, StandIn, picture
 
 OPEN_WEBUI = {
@@ -208,6 +209,14 @@ async def test_weights_are_weights_where_the_model_knows_them(
     assert sdxl.seen[0].request["prompt_syntax"] == "weighted"
     assert "prompt_syntax" not in pool.seen[0].request
     assert pool.seen[0].request["prompt"] == "a (red:1.2) cat"
+
+
+async def test_null_is_the_default_of_any_field(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
+    """Clients in typed languages send all that they know of."""
+    nulls = dict.fromkeys(TextToImage.model_fields)
+    answer = await wire.post("/sdapi/v1/txt2img", json=nulls)
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["images"]) == sdxl.seen[0].images == 1
 
 
 async def test_images_can_be_left_out_of_the_answer(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
