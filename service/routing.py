@@ -20,8 +20,8 @@ from service.routes.documented_responses import problems
 
 DOORS = (
     openai_images.DOOR,
-    openai_videos.DOOR,
     mlperf.DOOR,
+    openai_videos.DOOR,
     hugging_face.DOOR,
     a1111.DOOR,
     replicate.DOOR,

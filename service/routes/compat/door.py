@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict
 
 from service.errors.forms import ErrorForm
 
+CONTENT_POLICY = {"refused_by_safety": "content_policy_violation"}
+"""Code of OpenAI's and fal's APIs for what the operator's safety check refuses."""
+
 
 @dataclass(frozen=True)
 class Door:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from service.errors.problems import Problem
 from service.http.negotiation import JSON
-from service.routes.compat.door import DoorBody
+from service.routes.compat.door import CONTENT_POLICY, DoorBody
 from service.schemas.examples import Example, shown
 
 JOB = "job_0f8a1c2d3e4b5a69"
@@ -187,9 +187,15 @@ class FalError(BaseModel):
     """Kind of the error, for programs."""
 
 
+def code_of(problem: Problem) -> str:
+    """Return the problem's code as fal's API spells it."""
+    return CONTENT_POLICY.get(problem.code, problem.code)
+
+
 def error_form(problem: Problem) -> Response:
     """Return a problem as fal would."""
-    body = FalError(detail=problem.detail, error_type=problem.code)
-    headers = {**problem.headers, "X-Fal-Error-Type": problem.code}
+    kind = code_of(problem)
+    body = FalError(detail=problem.detail, error_type=kind)
+    headers = {**problem.headers, "X-Fal-Error-Type": kind}
     content = json.dumps(body.model_dump())
     return Response(content, problem.status, headers=headers, media_type=JSON)

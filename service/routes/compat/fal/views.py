@@ -8,7 +8,7 @@ from service.jobs.model.job import Job, JobState, Output
 from service.responses.render import without_output
 from service.routes.compat import addresses
 from service.routes.compat.call import Call
-from service.routes.compat.fal.bodies import FalFile, FalResult, FalStatus, FalSubmitted
+from service.routes.compat.fal.bodies import FalFile, FalResult, FalStatus, FalSubmitted, code_of
 
 
 def submitted(call: Call, app: str, job: Job) -> FalSubmitted:
@@ -35,7 +35,7 @@ async def status(call: Call, app: str, job: Job, *, with_logs: bool) -> FalStatu
     done = FalStatus(**about, status="COMPLETED", logs=logs, metrics=metrics)
     if job.state is not JobState.SUCCEEDED:
         problem = without_output(job)
-        done.error, done.error_type = problem.detail, problem.code
+        done.error, done.error_type = problem.detail, code_of(problem)
     return done
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from fastapi import Response
 from pydantic import BaseModel, ConfigDict
 
 from service.errors.problems import Problem, problem_body
 from service.routes.compat import documents
+from service.routes.compat.door import CONTENT_POLICY
 from service.schemas.response import OpenAIErrorView
 
 ADMITTING = tuple(status for status in documents.ADMITTING if status != 422)
@@ -26,6 +28,17 @@ class OpenAIError(BaseModel):
     """The error itself."""
 
 
+def code_of(problem: Problem) -> str:
+    """Return the problem's code as OpenAI's API spells it."""
+    return CONTENT_POLICY.get(problem.code, problem.code)
+
+
+def error_of(problem: Problem) -> dict[str, Any]:
+    """Return the `error` of an answer or an event."""
+    error: dict[str, Any] = problem_body(problem)["error"]
+    return error | {"code": code_of(problem)}
+
+
 def openai_error(problem: Problem) -> Response:
     """Return a problem as OpenAI's API would.
 
@@ -39,6 +52,6 @@ def openai_error(problem: Problem) -> Response:
     if wait_s is not None:
         headers["Retry-After-Ms"] = str(1000 * int(wait_s))
     headers["X-Should-Retry"] = "true" if wait_s is not None else "false"
-    content = json.dumps({"error": problem_body(problem)["error"]})
+    content = json.dumps({"error": error_of(problem)})
     status = _STATUSES.get(problem.status, problem.status)
     return Response(content, status, headers=headers, media_type="application/json")

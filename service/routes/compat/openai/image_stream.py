@@ -17,7 +17,7 @@ from pydantic import ConfigDict
 from redis.exceptions import RedisError
 
 from service.errors.handlers import log
-from service.errors.problems import Problem, problem_body
+from service.errors.problems import Problem
 from service.http.inflight_limits import Hold, slices
 from service.http.negotiation import EVENTS
 from service.jobs.model.job import Job, JobState
@@ -27,6 +27,7 @@ from service.responses.render import KEEP_ALIVE, names_of, without_output
 from service.responses.wait import events_of
 from service.routes.compat.call import Call
 from service.routes.compat.openai import examples
+from service.routes.compat.openai.errors import error_of
 from service.routes.compat.openai.image_answers import TokensView, about, tokens_of
 from service.routes.compat.outcome import files, leave
 from service.schemas.examples import shown
@@ -158,7 +159,7 @@ def _completed(job: Job, kind: Kind, data: bytes) -> bytes:
 
 def _failed(problem: Problem) -> bytes:
     """Return the event that the SDKs raise as an error."""
-    data = json.dumps({"type": "error", "error": problem_body(problem)["error"]})
+    data = json.dumps({"type": "error", "error": error_of(problem)})
     return f"event: error\ndata: {data}\n\n".encode()
 
 

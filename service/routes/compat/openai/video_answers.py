@@ -12,6 +12,7 @@ from pydantic import ConfigDict
 from service.jobs.model.job import Job, JobState
 from service.responses.render import without_output
 from service.routes.compat.openai import examples
+from service.routes.compat.openai.errors import code_of
 from service.routes.compat.openai.video_requests import REMIXED_FROM
 from service.schemas.examples import shown as shown_example
 from service.schemas.response import View
@@ -137,7 +138,7 @@ def _error(job: Job) -> VideoErrorView | None:
     if not job.state.ended or job.state is JobState.SUCCEEDED:
         return None
     problem = without_output(job)
-    return VideoErrorView(code=problem.code, message=problem.detail)
+    return VideoErrorView(code=code_of(problem), message=problem.detail)
 
 
 def page_of(jobs: list[Job], retention_s: float, *, has_more: bool) -> VideoPage:
