@@ -51,6 +51,10 @@ NOTHING_BECAUSE = {
     "nobody has taken a profile": ("Atelier: pools / Communication's share of a step / A",),
     "a front end is there": ("AtelierFrontEndGone",),
     "the system is younger than six hours": ("AtelierCompileCacheMisses",),
+    "nobody has set a safety check": (
+        "Atelier: service / Time of a safety check / A",
+        "Atelier: service / Time of a safety check / B",
+    ),
     "the catalogue has no adapters": (
         "Atelier: pools / Adapters brought to the chip / B",
         "Atelier: pools / Adapters brought to the chip / C",
@@ -117,6 +121,10 @@ UNMATCHED_BECAUSE = {
         'model:atelier_mfu:ratio_rate30m{model=~".*"}',
     ),
     "nobody has taken a profile": ('atelier_communication_ratio{model=~".*",instance=~".*"}',),
+    "nobody has set a safety check": (
+        "Atelier: service / Time of a safety check / A",
+        "Atelier: service / Time of a safety check / B",
+    ),
     "the catalogue has no adapters": (
         'atelier_adapter_pages{model=~".*",instance=~".*"}',
         'atelier_adapter_pages{model=~".*",instance=~".*",state="used"}',

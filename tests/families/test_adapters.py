@@ -181,11 +181,13 @@ def distinct(requests: list[Fields]) -> set[str]:
 async def test_an_image_goes_on_in_another_engine_from_its_snapshot(
     models: Models, layout: Layout
 ) -> None:
-    """Its adapters lie in other pages there."""
+    """Its adapters lie in other pages there. Of Wan one is of the last steps, which are there
+    however late the snapshot is."""
     model = models(EXACT)
+    last = "low noise" if "low noise" in model.loras.made else "whole 0"
     fields, first, other_one = (
         {**asking(model.fields, *(model.loras[name] for name in names)), "num_inference_steps": 9}
-        for names in (("whole 0", "part 0"), ("part 0",), ("whole 1",))
+        for names in ((last, "part 0"), ("part 0",), ("whole 1",))
     )
     with model.engine(PAGES, layout) as engine, model.engine(PAGES, layout) as other:
         whole = await one(engine, fields)

@@ -15,6 +15,7 @@ from workers.health import http
 from workers.health.liveness import Liveness
 from workers.loading.layout import ChosenLayout
 from workers.loading.model import MeshSlice
+from workers.media.outputs import PLAIN_MARKING
 from workers.plan.offload import ALL_ON_DEVICE
 from workers.pool import metrics
 from workers.pool.worker import serve
@@ -40,7 +41,9 @@ def main() -> int:
         chosen = ChosenLayout(MeshShape().over(1), slots, ALL_ON_DEVICE, "it is small")
         layout = one_device(jax.devices()[0])
         mesh_slice = MeshSlice(layout, chosen)
-        return asyncio.run(serve(settings, "toy", pipeline, mesh_slice, OneHost(), liveness))
+        marking = PLAIN_MARKING
+        serving = serve(settings, "toy", pipeline, mesh_slice, OneHost(), liveness, marking)
+        return asyncio.run(serving)
 
 
 if __name__ == "__main__":

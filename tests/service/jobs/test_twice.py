@@ -13,6 +13,7 @@ from redis.exceptions import ConnectionError
 
 from models.spec.lora import Lora
 from models.spec.model_spec import ModelSpec
+from service.jobs.model.batch import Batch, BatchState, StoredFile
 from service.jobs.model.job import Job, Warned
 from service.jobs.model.preemption import FullPool, Held
 from service.jobs.queue import Depth, Queue, Spent
@@ -28,6 +29,8 @@ FILES = {path.stem for path in Path(runner.__file__).parent.glob("*.lua")}
 NAMES = FILES - runner.PREPENDED
 LIMITS = TenantSettings(max_queued=100, device_seconds_per_hour=1000)
 COSTS = CostRow(step_s=0.5, encode_s=0.1, decode_s=0.2)
+NO_LEASE_S = 0.0
+"""Lease of a batch until it is renewed: one that is taken twice is the same one."""
 TIMES = {"id": "", "created_at": 0.0, "started_at": None, "finished_at": None, "outputs": []}
 
 
@@ -76,6 +79,7 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     said += [await queue.models()]
     said += await announce(queue)
     said += await adapt(queue)
+    said += await batch(queue, hasty)
     files = sorted(await hasty.reap())
     said += [
         sorted(file.replace(job, n) for job, n in ids.items() for file in files if job in file)
@@ -107,6 +111,45 @@ async def adapt(queue: Queue) -> list[object]:
         said += [await queue.loras("acme"), await queue.remove_lora("acme", others[0])]
     said += [await queue.remove_lora("acme", ink), await queue.loras("acme")]
     return said
+
+
+async def batch(queue: Queue, hasty: Queue) -> list[object]:
+    """A file comes; one batch is taken over, worked off and forgotten, another is cancelled."""
+    file = StoredFile(
+        id="file-1",
+        tenant="acme",
+        filename="a.jsonl",
+        purpose="batch",
+        bytes=1,
+        created_at=0,
+        expires_at=2**40,
+    )
+    said: list[object] = [await queue.record_file(file, max_files=1)]
+    said += [await queue.record_file(file.model_copy(update={"id": "file-2"}), max_files=1)]
+    asked = {"tenant": "acme", "endpoint": "/v1/generate", "completion_window": "24h"}
+    one, two = (Batch(id=f"batch_{n}", input_file_id=file.id, **asked) for n in (1, 2))
+    said += [await queue.record_batch(one, window_s=60, max_open=1)]
+    said += [await queue.record_batch(two, window_s=60, max_open=1)]
+    for holder in ("first", "second"):
+        taken = await queue.take_batch(holder, NO_LEASE_S)
+        said += [taken and taken.id, await queue.keep_batch(one.id, holder, lease_s=60)]
+        said += [await queue.move_batch(one.id, holder, BatchState.IN_PROGRESS, total=2)]
+        for outcome in ("job_1", "completed", "failed"):
+            said += [await queue.record_line(one.id, holder, 0, outcome)]
+        said += [await queue.lines(one.id)]
+        await queue.release_batch(one.id, holder)
+    for state in (BatchState.FINALIZING, BatchState.COMPLETED):
+        said += [await queue.move_batch(one.id, "second", state)]
+    done = await queue.batch(one.id, "acme")
+    said += [done and (done.state, done.total, done.completed, done.failed)]
+    said += [await queue.record_batch(two, window_s=60, max_open=1)]
+    said += [await queue.cancel_batch(two.id, "acme")]
+    taken = await queue.take_batch("third", NO_LEASE_S)
+    said += [taken and taken.state, await queue.move_batch(two.id, "third", BatchState.CANCELLED)]
+    said += [await queue.batches("acme"), len(await queue.files("acme"))]
+    await queue.remove_file(file.id, "acme")  # sent twice, it finds none the second time
+    await hasty.forget_batches(0)
+    return [*said, await queue.batches("acme"), await queue.files("acme")]
 
 
 def plain(job: Job) -> dict[str, object]:
