@@ -121,10 +121,6 @@ UNMATCHED_BECAUSE = {
         'model:atelier_mfu:ratio_rate30m{model=~".*"}',
     ),
     "nobody has taken a profile": ('atelier_communication_ratio{model=~".*",instance=~".*"}',),
-    "nobody has set a safety check": (
-        "Atelier: service / Time of a safety check / A",
-        "Atelier: service / Time of a safety check / B",
-    ),
     "the catalogue has no adapters": (
         'atelier_adapter_pages{model=~".*",instance=~".*"}',
         'atelier_adapter_pages{model=~".*",instance=~".*",state="used"}',
