@@ -20,7 +20,7 @@ class Part(Protocol):
     what: str
     """Name of the part in refusals."""
     repeats: bool
-    """Whether a form may have it several times."""
+    """True for a part that a form may have several times."""
     filename: str
     """Name of the file that the client sent, or the last of several; empty: it named none."""
 

@@ -63,9 +63,9 @@ class TextToImage(DoorBody):
     override_settings: dict[str, Any] | None = None
     """Options of this request alone: `sd_model_checkpoint` is its model."""
     disable_extra_networks: StrictBool | None = False
-    """Whether to take the adapters out of the prompt without using them."""
+    """Take the adapters out of the prompt without using them."""
     send_images: StrictBool | None = True
-    """Whether the answer holds the images; the job does in any case."""
+    """Answer with the images; the job holds them in any case."""
 
 
 class ImageToImage(TextToImage):

@@ -216,7 +216,7 @@ class BatchPage(View):
     last_id: str | None = None
     """Id of the last of them: `after` of the next page."""
     has_more: bool
-    """Whether there is a next page."""
+    """True if there is a next page."""
 
 
 router = APIRouter(prefix=PREFIX, tags=["batches"], dependencies=documented("bearer"))

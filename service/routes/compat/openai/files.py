@@ -99,7 +99,7 @@ class FilePage(View):
     last_id: str | None = None
     """Id of the last of them: `after` of the next page."""
     has_more: bool
-    """Whether there is a next page."""
+    """True if there is a next page."""
 
 
 class FileDeleted(View):

@@ -46,7 +46,7 @@ class ImageRequest(DoorBody):
     """`low`, `medium` or `high`: the presets `fast`, `high` and `exact` where the model has them;
     `hd` is `high`, `auto` and `standard` are the model's default. Or a preset's name."""
     response_format: Literal["url", "b64_json"] | None = None
-    """Whether images come as signed links that expire, or in base64, which is the default."""
+    """Form of the images: signed links that expire, or base64, which is the default."""
     output_format: Literal["png", "jpeg", "webp"] | None = None
     """Format of the files. Default: `png`."""
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
@@ -62,7 +62,7 @@ class ImageRequest(DoorBody):
     safety_identifier: str | None = None
     """Another name of `user`, which goes before it."""
     stream: bool | None = None
-    """Whether to answer by server-sent events."""
+    """Answer by server-sent events."""
     partial_images: Annotated[int, Field(ge=0, le=MAX_PARTIAL_IMAGES)] | None = None
     """Number of previews in the stream. There are fewer where the image is done sooner."""
 

@@ -46,7 +46,7 @@ class MlperfVideoRequest(VideoSettings):
     output_format: Literal["auto", "mp4", "avi"] | None = None
     """Format of the file: `mp4`; `avi` is refused."""
     response_format: Literal["video_bytes", "video_path"] | None = None
-    """Whether the answer has the video in base64, or a link to it, which is the default."""
+    """Form of the answer: the video in base64, or a link to it, which is the default."""
 
 
 class MlperfVideoView(View):

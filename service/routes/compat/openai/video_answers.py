@@ -79,7 +79,7 @@ class VideoPage(View):
     data: list[VideoView]
     """The videos of the page."""
     has_more: bool
-    """Whether others follow: ask again with `after` = `last_id`."""
+    """True if others follow: ask again with `after` = `last_id`."""
     first_id: str | None
     """Id of the first one."""
     last_id: str | None
@@ -96,7 +96,7 @@ class DeletedVideo(View):
     object: Literal["video.deleted"] = "video.deleted"
     """Kind of this object."""
     deleted: Literal[True] = True
-    """Whether it is gone."""
+    """True: it is gone."""
 
 
 def is_video(job: Job) -> bool:
