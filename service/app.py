@@ -22,7 +22,7 @@ from service.jobs.queue import Queue
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
 from service.metrics.http import MeasureRequests
-from service.routes.compat.openai.batches import ENDPOINTS
+from service.routes.compat.openai.batch_bodies import ENDPOINTS
 from service.routing import include_routes
 from service.settings.settings import Settings
 

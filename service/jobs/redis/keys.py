@@ -94,7 +94,7 @@ API_KEYS = PREFIX + "apikeys"
 FRONT_PREFIX = "{atelier-front}:"
 WEBHOOK_SECRETS = FRONT_PREFIX + "webhooksecrets"
 """Hash, tenant: its valid secrets (JSON). Under a prefix that pools need no right to."""
-LINK_SECRET = "{atelier-front}:linksecret"
+LINK_SECRET = FRONT_PREFIX + "linksecret"
 """Secret that signs links to outputs, likewise."""
 DEPOSITS = PREFIX + "deposits"
 

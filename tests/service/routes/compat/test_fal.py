@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from redis.asyncio import Redis
 
 from service.app import create_app
 from service.auth.api_keys import ApiKeys
@@ -25,9 +24,9 @@ from service.settings.settings import Settings
 from tests.service.conftest import served
 from tests.service.doors import IMAGE
 from tests.service.routes.compat import fal_program
+from tests.service.routes.compat.keyed import Keyed
 from tests.service.routes.compat.tls_proxy import behind_tls, certificates
 from tests.service.standin import MODEL, SIZE_PX, VIDEO, StandIn, picture
-from tests.service.test_keys import with_keys
 
 APP = f"fal-ai/{MODEL}"
 
@@ -198,17 +197,7 @@ async def test_its_webhooks_are_refused_by_name(wire: httpx.AsyncClient, pool: S
     assert answer.status_code == 422 and "fal_webhook" in answer.json()["detail"]
 
 
-class TestWithKeys:
-    @pytest.fixture
-    async def keys(self, redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:
-        keys = ApiKeys(Redis.from_url(redis_url, decode_responses=True))
-        yield keys
-        await keys.close()
-
-    @pytest.fixture
-    def settings(self, settings: Settings, redis_url: str) -> Settings:
-        return with_keys(settings, redis_url)
-
+class TestWithKeys(Keyed):
     async def test_a_key_comes_as_key_on_its_paths_alone(
         self, app: FastAPI, http: httpx.AsyncClient, keys: ApiKeys, pool: StandIn
     ) -> None:

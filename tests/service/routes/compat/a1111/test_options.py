@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import httpx
-import pytest
 from fastapi import FastAPI
-from redis.asyncio import Redis
 from webuiapi import WebUIApi
 
 from service.auth.api_keys import ApiKeys
 from service.jobs.queue import Queue
-from service.settings.settings import Settings
 from tests.service.routes.compat.a1111.conftest import SDXL
+from tests.service.routes.compat.keyed import Keyed
 from tests.service.standin import MODEL, VIDEO, StandIn
-from tests.service.test_keys import with_keys
 
 OPTIONS = "/sdapi/v1/options"
 ASKED = "/sdapi/v1/txt2img"
@@ -80,17 +76,7 @@ async def test_lists_by_webuiapi(api: WebUIApi, sdxl: StandIn) -> None:
     assert await asyncio.to_thread(api.get_cmd_flags) == {}
 
 
-class TestWithKeys:
-    @pytest.fixture
-    async def keys(self, redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:
-        keys = ApiKeys(Redis.from_url(redis_url, decode_responses=True))
-        yield keys
-        await keys.close()
-
-    @pytest.fixture
-    def settings(self, settings: Settings, redis_url: str) -> Settings:
-        return with_keys(settings, redis_url)
-
+class TestWithKeys(Keyed):
     async def test_a_key_is_bearer_or_basics_password(
         self, http: httpx.AsyncClient, keys: ApiKeys, pool: StandIn
     ) -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from redis.asyncio import Redis
 from webuiapi import WebUIApi
 
 from service.auth.api_keys import ApiKeys
 from service.jobs.model.job import JobState
 from service.jobs.queue import Queue
-from service.settings.settings import Settings
 from tests.service.eventually import eventually
+from tests.service.routes.compat.keyed import Keyed
 from tests.service.standin import StandIn
-from tests.service.test_keys import with_keys
 
 ASKED = "/sdapi/v1/txt2img"
 PROGRESS = "/sdapi/v1/progress"
@@ -80,17 +77,7 @@ async def test_one_of_several_images_cannot_be_skipped(
     assert (await asking).status_code == 200
 
 
-class TestOfOthers:
-    @pytest.fixture
-    async def keys(self, redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:
-        keys = ApiKeys(Redis.from_url(redis_url, decode_responses=True))
-        yield keys
-        await keys.close()
-
-    @pytest.fixture
-    def settings(self, settings: Settings, redis_url: str) -> Settings:
-        return with_keys(settings, redis_url)
-
+class TestOfOthers(Keyed):
     @pytest.mark.parametrize("tenant", ["acme", "zoo"])
     async def test_nobody_sees_or_ends_anothers_job(
         self, wire: httpx.AsyncClient, keys: ApiKeys, pool: StandIn, tenant: str

@@ -18,16 +18,14 @@ import pytest
 from mcp import Client, types
 from mcp.client.streamable_http import streamable_http_client
 from PIL import Image
-from redis.asyncio import Redis
 
 from service.auth.api_keys import ApiKeys
 from service.jobs.model.job import JobError, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings.settings import Settings
 from tests.service.eventually import eventually
+from tests.service.routes.compat.keyed import Keyed
 from tests.service.standin import MODEL, SIZE_PX, VIDEO, StandIn, picture
-from tests.service.test_keys import with_keys
 
 CALLED = {
     "jsonrpc": "2.0",
@@ -223,17 +221,7 @@ async def test_without_the_extra_it_says_so(
     assert (await wire.get("/healthz")).status_code == 200
 
 
-class TestWithKeys:
-    @pytest.fixture
-    async def keys(self, redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:
-        keys = ApiKeys(Redis.from_url(redis_url, decode_responses=True))
-        yield keys
-        await keys.close()
-
-    @pytest.fixture
-    def settings(self, settings: Settings, redis_url: str) -> Settings:
-        return with_keys(settings, redis_url)
-
+class TestWithKeys(Keyed):
     async def test_jobs_are_of_the_keys_tenant_and_closed_to_others(
         self, wire: httpx.AsyncClient, keys: ApiKeys, pool: StandIn
     ) -> None:
