@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from models.interface.pipeline import Prepared, RequestError
-from service.jobs.model.job import JobError, JobState, Output, Snapshot, Stage, Usage, Warned
+from service.jobs.model.job import Job, JobError, JobState, Output, Snapshot, Stage, Usage, Warned
 from service.jobs.queue import Claim, Queue
 from service.jobs.storage.errors import NotStored, StoreError
 from service.jobs.storage.object_store import Store, beside_key, input_key, job_folders, output_key
@@ -73,6 +73,8 @@ class JobRunner:
         self._snapshots = snapshots
         self._paces: dict[int, Eta] = {}
         self._storing: set[asyncio.Task[None]] = set()
+        self._stored: list[str] = []
+        """Keys of files that are stored, or about to be."""
         self._warning: asyncio.Task[bool] | None = None
         """Tells the queue of the request's warnings."""
         self._begun_at = time.monotonic()
@@ -317,6 +319,7 @@ class JobRunner:
 
     async def _put(self, key: str, data: bytes, content_type: str) -> None:
         """Store to the end, even where the work is stopped: half a write can't be called back."""
+        self._stored.append(key)
         put = self._store.put(key, data, content_type)
         storing = asyncio.create_task(put)
         self._storing.add(storing)
@@ -324,15 +327,21 @@ class JobRunner:
         await asyncio.shield(storing)
 
     async def clear_up(self) -> None:
-        """Delete what a stopped job leaves behind.
+        """Delete what a job that is not ours to end leaves behind.
 
-        A job that has been deleted meanwhile leaves no files; those of another one leave with it.
+        Of one that has been deleted meanwhile everything; of another what was stored here and
+        belongs to none of its finished images.
 
         Raises: StoreError.
         """
         await asyncio.gather(*self._storing, return_exceptions=True)
-        if await until_reached(self._queue.get, self._job.id) is None:
-            await self._store.delete(job_folders(self._job.id))
+        job = await until_reached(self._queue.get, self._job.id)
+        await self._store.delete(job_folders(self._job.id) if job is None else self._unknown(job))
+
+    def _unknown(self, job: Job) -> list[str]:
+        images = [job.outputs, *(snapshot.outputs for snapshot in job.snapshots)]
+        known = tuple(output.key for outputs in images for output in outputs)
+        return [key for key in self._stored if not key.startswith(known)]
 
     def _usage(self, made: list[Snapshot]) -> Usage:
         spent = self.bill.final
@@ -352,9 +361,8 @@ class JobRunner:
             metrics.finished(self._job, outputs, usage)
             return JobState.SUCCEEDED
         log.info("job %s is no longer ours: its files are deleted", self._job.id)
-        unknown = [output.key for output in outputs if not self._snapshots.holds(output)]
         try:
-            await self._store.delete(unknown)
+            await self.clear_up()
         except StoreError as error:
             log.warning("files of %s stay until it leaves: %s", self._job.id, error)
         return "lost"

@@ -13,7 +13,7 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import Any
 
-from service.jobs.model.job import Output, Snapshot
+from service.jobs.model.job import Snapshot
 from service.jobs.queue import Claim
 from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import snapshot_key
@@ -116,10 +116,6 @@ class Snapshots:
         """An image is finished, and others of the job are not: it need not be made again."""
         await self._tell(snapshot)
         self._rows.pop(snapshot.index, None)
-
-    def holds(self, output: Output) -> bool:
-        """Return whether the queue knows this file as one of a finished image."""
-        return any(output in snapshot.outputs for snapshot in self._kept.values())
 
     @property
     def pay_aside(self) -> bool:
