@@ -108,6 +108,8 @@ class ToyPipeline:
         """Of the last request."""
         self.compile_gate = threading.Event()
         """An image of the phase "slow-to-compile" waits for it when it is traced."""
+        self.waits_to_compile = threading.Event()
+        """Such an image has come so far."""
 
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
         self.images = images
@@ -183,6 +185,7 @@ class ToyPipeline:
         if phase == "noisy":
             latents = latents + NOISE * values["noise"]
         if phase == "slow-to-compile":
+            self.waits_to_compile.set()
             assert self.compile_gate.wait(DEADLINE_S)
         if phase == "single" and len(latents) > 1:
             raise MemoryError("the compiler's own")

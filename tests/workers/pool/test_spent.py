@@ -30,9 +30,11 @@ async def charged(queue: Queue, job: Job) -> float:
     return (await queue.standing(job.tenant, LIMITS)).device_seconds
 
 
-async def compiles(queue: Queue, job: Job) -> bool:
+async def compiles(queue: Queue, job: Job, pipeline: ToyPipeline) -> bool:
+    """It is told, and its step's program has begun: one that had not would be dropped with it."""
     found = await queue.get(job.id)
-    return found is not None and found.detail is not None
+    is_told = found is not None and found.detail is not None
+    return is_told and pipeline.waits_to_compile.is_set()
 
 
 async def goes_on_elsewhere(queue: Queue, layout: Layout, store: Store, job: Job) -> None:
@@ -106,7 +108,7 @@ async def test_what_is_compiled_for_a_job_that_left(
     job, waiting = toy_job(**NEW), toy_job(width=40)
     await queue.put(job, limits=LIMITS)
     async with at_work(pipeline, layout, queue, store) as (pool, _):
-        await until(lambda: compiles(queue, job))
+        await until(lambda: compiles(queue, job, pipeline))
         if how == "canceled":
             await queue.cancel(job.id)
         elif how == "deleted":
@@ -138,7 +140,7 @@ async def test_a_drain_does_not_wait_for_compilers(
     job = toy_job(**NEW)
     await queue.put(job)
     async with at_work(pipeline, layout, queue, store, drain_s=1e4) as (pool, task):
-        await until(lambda: compiles(queue, job))
+        await until(lambda: compiles(queue, job, pipeline))
         pool.stop()
         job = await reached(queue, job, JobState.QUEUED)
         pipeline.compile_gate.set()
@@ -153,7 +155,7 @@ async def test_a_bucket_at_hand_may_have_to_be_compiled_even_so(
     job, waiting = toy_job(phase="slow-to-compile"), toy_job(width=40)
     await queue.put(job)
     async with at_work(pipeline, layout, queue, store, WARM) as (pool, _):
-        await until(lambda: compiles(queue, job))
+        await until(lambda: compiles(queue, job, pipeline))
         assert pool._running.compiling == 1
         pipeline.compile_gate.set()
         await queue.put(waiting)
