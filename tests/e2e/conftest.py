@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests import coarse
+from tests.e2e.doors import END_S
 from tests.e2e.system import System
 from tests.parity.tiny import make_flux
 
@@ -60,3 +62,14 @@ def system(checkpoint: Path, state: Path) -> Iterator[System]:
     running = launch(state, checkpoint)
     yield running
     running.close()
+
+
+@pytest.fixture(scope="module")
+def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A client of the demo's models, without an address of its own for each of them."""
+    system = System(tmp_path_factory.mktemp("demo"))
+    try:
+        with httpx.Client(base_url=system.url, timeout=END_S, trust_env=False) as http:
+            yield http
+    finally:
+        system.close()

@@ -1,36 +1,32 @@
 """The same request has the same pixels through every door: real workers, the demo's models.
 
-A door is a function from a client to the file that it was answered with. To have another one
-tested, add it to its table.
+To have another door tested, add it to its table.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import io
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import httpx
-import httpx2
-import numpy as np
 import pytest
-from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
-from mcp.types import CallToolResult, ImageContent
-from openai import OpenAI
 from PIL import Image
 from replicate.client import Client as Replicate
-from webuiapi import WebUIApi
 
-from tests.e2e.system import System
+from tests.e2e.doors import (
+    Door,
+    called,
+    default_guidance,
+    digest_of_pixels,
+    generated,
+    openai,
+    webui,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")  # in openai
 
-END_S = 300
-"""Of one job, its programs compiled for it on a machine that does little for us."""
 IMAGE = {
     "model": "flux-demo",
     "prompt": "a red circle on a blue background",
@@ -52,12 +48,6 @@ VIDEO = {
 SIZE = "64x64"
 DRAWN = {name: IMAGE[name] for name in ("num_inference_steps", "seed")}
 MOVED = {name: VIDEO[name] for name in ("num_frames", "fps", "num_inference_steps", "seed")}
-
-Door = Callable[[httpx.Client], bytes]
-
-
-def openai(http: httpx.Client) -> OpenAI:
-    return OpenAI(base_url=f"{http.base_url}/v1", api_key="none", timeout=END_S)
 
 
 def images_generate(http: httpx.Client) -> bytes:
@@ -102,10 +92,7 @@ def hugging_face(http: httpx.Client) -> bytes:
 
 
 def automatic1111(http: httpx.Client) -> bytes:
-    """By a client that always sends a guidance scale: the model's own."""
-    defaults = http.get("/v1/models/flux-demo").raise_for_status().json()["defaults"]
-    client = WebUIApi(baseurl=f"{http.base_url}/sdapi/v1", sampler="Euler")
-    client.session.trust_env = False
+    client = webui(http)
     try:
         made = client.txt2img(
             prompt=str(IMAGE["prompt"]),
@@ -113,7 +100,7 @@ def automatic1111(http: httpx.Client) -> bytes:
             height=64,
             steps=DRAWN["num_inference_steps"],
             seed=DRAWN["seed"],
-            cfg_scale=defaults.get("guidance_scale", 1.0),
+            cfg_scale=default_guidance(http, "flux-demo"),
             override_settings={"sd_model_checkpoint": "flux-demo"},
         )
     finally:
@@ -139,16 +126,7 @@ def fal(http: httpx.Client) -> bytes:
 
 
 def mcp(http: httpx.Client) -> bytes:
-    async def called() -> CallToolResult:
-        async with (
-            httpx2.AsyncClient(timeout=END_S, trust_env=False) as wire,
-            Client(streamable_http_client(f"{http.base_url}/mcp", http_client=wire)) as agent,
-        ):
-            return await agent.call_tool("generate_image", IMAGE)
-
-    made = asyncio.run(called())
-    (image,) = [one for one in made.content if isinstance(one, ImageContent)]
-    return base64.b64decode(image.data)
+    return called(http, "generate_image", IMAGE)
 
 
 IMAGE_DOORS: Mapping[str, Door] = {
@@ -204,24 +182,6 @@ VIDEO_DOORS: Mapping[str, Door] = {
 
 
 @pytest.fixture(scope="module")
-def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    system = System(tmp_path_factory.mktemp("state"))
-    try:
-        with httpx.Client(base_url=system.url, timeout=END_S, trust_env=False) as http:
-            yield http
-    finally:
-        system.close()
-
-
-def generated(http: httpx.Client, body: Mapping[str, Any]) -> tuple[bytes, str]:
-    """The file of a request by `POST /v1/generate`, and the digest of its pixels."""
-    headers = {"Prefer": f"wait={END_S}"}
-    job = http.post("/v1/generate", json=body, headers=headers).raise_for_status().json()
-    (output,) = job["outputs"]
-    return http.get(output["url"]).raise_for_status().content, output["pixels_sha256"]
-
-
-@pytest.fixture(scope="module")
 def image(http: httpx.Client) -> tuple[bytes, str]:
     return generated(http, IMAGE)
 
@@ -229,11 +189,6 @@ def image(http: httpx.Client) -> tuple[bytes, str]:
 @pytest.fixture(scope="module")
 def video(http: httpx.Client) -> tuple[bytes, str]:
     return generated(http, VIDEO)
-
-
-def digest_of_pixels(data: bytes) -> str:
-    pixels = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-    return hashlib.sha256(pixels.tobytes()).hexdigest()
 
 
 @pytest.mark.parametrize("door", IMAGE_DOORS)
