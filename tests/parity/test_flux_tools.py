@@ -155,7 +155,7 @@ REQUESTS |= {
         "kontext",
         {
             "guidance_scale": 3.5,
-            "true_cfg_scale": 1.5,
+            "true_cfg_scale": 2.5,
             "negative_prompt": "a green square",
             "width": 192,
             "height": 128,
