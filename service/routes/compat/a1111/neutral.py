@@ -5,7 +5,8 @@ What would make another image is refused by name, with the value that is taken.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from service.errors.problems import FieldError, Invalid
@@ -17,6 +18,7 @@ IDLE = frozenset(
         # of files on the server's disk and of its page; a job is kept in any case
         *("do_not_save_samples", "do_not_save_grid", "save_images", "include_init_images"),
         *("comments", "force_task_id", "override_settings_restore_afterwards"),
+        *("url", "auth"),  # of SillyTavern's own server, which sends on what its page sent it
         # of what is refused itself: hires fix, a second seed, churn, the refiner, a script, a mask
         *("firstphase_width", "firstphase_height", "hr_scale", "hr_upscaler", "hr_resize_x"),
         *("hr_second_pass_steps", "hr_resize_y", "hr_checkpoint_name", "hr_sampler_name"),
@@ -30,43 +32,45 @@ IDLE = frozenset(
 """Fields that may have any value."""
 
 NOTHING = (None, "", "None", False, 0)
-ONE = (None, 1)
-NEUTRAL: Mapping[str, Collection[Any]] = {
-    "styles": (None, []),
-    "subseed_strength": NOTHING,
-    "seed_resize_from_h": (*NOTHING, -1),
-    "seed_resize_from_w": (*NOTHING, -1),
-    "restore_faces": NOTHING,
-    "tiling": NOTHING,
-    "enable_hr": NOTHING,
-    "s_churn": NOTHING,
+OFF = (False, *NOTHING)
+ZERO = (0, *NOTHING)
+ONE = (1, None)
+NEUTRAL: Mapping[str, Sequence[Any]] = {
+    "styles": ([], None, [""]),
+    "subseed_strength": ZERO,
+    "seed_resize_from_h": (*ZERO, -1),
+    "seed_resize_from_w": (*ZERO, -1),
+    "restore_faces": OFF,
+    "tiling": OFF,
+    "enable_hr": OFF,
+    "s_churn": ZERO,
     "s_noise": ONE,
-    "s_min_uncond": NOTHING,
+    "s_min_uncond": ZERO,
     "refiner_checkpoint": NOTHING,
     "firstpass_image": NOTHING,
     "script_name": NOTHING,
     "infotext": NOTHING,
     "latent_mask": NOTHING,
-    "resize_mode": NOTHING,
+    "resize_mode": ZERO,
     "initial_noise_multiplier": ONE,
 }
-"""Values that each field may have."""
-OF_TEXT: Mapping[str, Collection[Any]] = {"denoising_strength": ()}
-MASKED: Mapping[str, Collection[Any]] = {
-    "mask_blur": NOTHING,
-    "mask_blur_x": NOTHING,
-    "mask_blur_y": NOTHING,
-    "inpainting_fill": (None, 1),
-    "inpaint_full_res": NOTHING,
-    "inpainting_mask_invert": NOTHING,
+"""Values that each field may have; the first one, if any, is proposed."""
+OF_TEXT = frozenset({"denoising_strength"})
+MASKED: Mapping[str, Sequence[Any]] = {
+    "mask_blur": ZERO,
+    "mask_blur_x": ZERO,
+    "mask_blur_y": ZERO,
+    "inpainting_fill": ONE,
+    "inpaint_full_res": OFF,
+    "inpainting_mask_invert": ZERO,
 }
 """Values that fields of a mask may have, where there is one."""
 OPTIONS = frozenset({"CLIP_stop_at_last_layers", "samples_format", "save_images_add_number"})
 """Options that may have any value: SDXL ignores CLIP's layers there, too."""
-NEUTRAL_OPTIONS: Mapping[str, Collection[Any]] = {
-    "sd_vae": (*NOTHING, "Automatic", "N/A"),
-    "forge_additional_modules": (*NOTHING, []),
-    "eta_noise_seed_delta": NOTHING,
+NEUTRAL_OPTIONS: Mapping[str, Sequence[Any]] = {
+    "sd_vae": ("Automatic", "N/A", *NOTHING),
+    "forge_additional_modules": ([], *NOTHING),
+    "eta_noise_seed_delta": ZERO,
     "sd_checkpoint_hash": NOTHING,
 }
 """Values that options may have."""
@@ -94,9 +98,9 @@ def _wrong(given: Mapping[str, Any], has_mask: bool) -> Iterator[FieldError]:
             yield unknown_field([name], TextToImage)
 
 
-def _not_served(allowed: Collection[Any]) -> str:
-    value = next((one for one in allowed if one is not None and one != ""), None)
-    return f"is not served here; leave it out{'' if value is None else f' or send {value!r}'}"
+def _not_served(allowed: Sequence[Any]) -> str:
+    proposed = "" if allowed[0] is None else f" or send {json.dumps(allowed[0])}"
+    return f"is not served here; leave it out{proposed}"
 
 
 def _running_scripts(scripts: Any) -> Iterator[FieldError]:

@@ -21,8 +21,8 @@ from service.routes.compat.call import Call
 from service.routes.compat.outcome import files
 from service.schemas.examples import PIXEL, Example, shown
 
-PICTURES = ("init_images", "mask")
-"""Fields that `parameters` leaves out, as there."""
+UNSHOWN = ("init_images", "mask", "auth", "url")
+"""Fields that `parameters` leaves out: images, as there, and SillyTavern's key."""
 
 
 EXAMPLE: Example = {
@@ -53,7 +53,7 @@ async def answer(call: Call, asked: TextToImage, spec: ModelSpec, job: Job) -> R
         hold.add(sum(len(data) for data in found))  # once more, as base64
         body = A1111Images(
             images=[base64.b64encode(data).decode() for data in found],
-            parameters=asked.model_dump(exclude={*PICTURES}),
+            parameters=asked.model_dump(exclude={*UNSHOWN}),
             info=json.dumps(info_of(asked, spec, job)),
         )
     except BaseException:

@@ -69,6 +69,6 @@ def _from_image(asked: ImageToImage) -> dict[str, Any]:
         raise Invalid([FieldError("init_images", "one image a request; ask again for the others")])
     return {
         "image": asked.init_images[0],
-        "mask_image": asked.mask,
+        "mask_image": asked.mask or None,
         "strength": asked.denoising_strength,
     }

@@ -31,6 +31,8 @@ OPEN_WEBUI = {
 }
 """Source: Open WebUI, backend/open_webui/routers/images.py."""
 SILLY_TAVERN = {
+    "url": "http://localhost:8000",
+    "auth": "anybody:atl_secret",
     "prompt": "a cat",
     "negative_prompt": "",
     "sampler_name": "Euler a",
@@ -54,7 +56,8 @@ SILLY_TAVERN = {
     "do_not_save_grid": False,
     "do_not_save_samples": False,
 }
-"""Source: SillyTavern, public/scripts/extensions/stable-diffusion/index.js."""
+"""Source: SillyTavern, public/scripts/extensions/stable-diffusion/index.js, and
+src/endpoints/stable-diffusion.js, which sends on what its page has sent."""
 KRITA = {
     "prompt": "a cat",
     "negative_prompt": "a dog",
@@ -187,8 +190,9 @@ async def test_open_webuis_request(wire: httpx.AsyncClient, sdxl: StandIn) -> No
 
 
 async def test_silly_taverns_request(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
-    await post(wire, SILLY_TAVERN)
+    answer = await post(wire, SILLY_TAVERN)
     (job,) = sdxl.seen
+    assert "atl_secret" not in json.dumps(answer)
     assert job.request["scheduler"] == {"name": "euler_ancestral"}
     assert "negative_prompt" not in job.request and "strength" not in job.request
 
@@ -217,6 +221,22 @@ async def test_null_is_the_default_of_any_field(wire: httpx.AsyncClient, sdxl: S
     answer = await wire.post("/sdapi/v1/txt2img", json=nulls)
     assert answer.status_code == 200, answer.text
     assert len(answer.json()["images"]) == sdxl.seen[0].images == 1
+
+
+async def test_a_mask_that_is_empty_is_none(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
+    image = base64.b64encode(picture(size=(64, 64))).decode()
+    await post(wire, {"init_images": [image], "mask": "", "mask_blur": 4}, "img2img")
+    assert "mask_image" not in sdxl.seen[0].request
+
+
+async def test_a_refusal_proposes_a_value_of_the_fields_own_kind(
+    wire: httpx.AsyncClient, sdxl: StandIn
+) -> None:
+    for field, proposed in {"resize_mode": "0", "tiling": "false", "styles": "[]"}.items():
+        told = await wire.post("/sdapi/v1/txt2img", json={field: 2})
+        assert told.json()["errors"].endswith(f"leave it out or send {proposed}")
+    told = await wire.post("/sdapi/v1/txt2img", json={"infotext": "Steps: 3"})
+    assert told.json()["errors"] == "infotext: is not served here; leave it out"
 
 
 async def test_images_can_be_left_out_of_the_answer(wire: httpx.AsyncClient, sdxl: StandIn) -> None:
