@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from models.spec.model_spec import ModelSpec
+from models.spec.model_spec import ModelSpec, Task
 from service.errors.problems import FieldError, Invalid
 from service.http.inflight_limits import Hold
 from service.jobs.model.job import Job, JobState
@@ -45,14 +45,21 @@ class Tool:
 
     Args:
         arguments: their class.
-        task: ending of the tasks of the models that it is for; empty: it makes nothing.
+        task: what the models that it is for can do; None: it makes nothing.
+        by_images: what they can do if arguments with these names are there, the last one wins.
     """
 
     name: str
     title: str
     description: str
     arguments: type[Arguments] | type[NoArguments]
-    task: str = ""
+    task: Task | None = None
+    by_images: Mapping[str, Task] = field(default_factory=dict)
+
+    def task_of(self, fields: Mapping[str, Any]) -> Task | None:
+        """Return what a model has to be able to do for a request in our fields."""
+        tasks = [task for name, task in self.by_images.items() if name in fields]
+        return tasks[-1] if tasks else self.task
 
 
 TOOLS = (
@@ -69,6 +76,7 @@ TOOLS = (
         "Make a new image of another one and a prompt, all of it or where a mask is white.",
         EditArguments,
         "image-to-image",
+        {"mask_image": "inpainting"},
     ),
     Tool(
         "generate_video",
@@ -77,6 +85,7 @@ TOOLS = (
         " It takes minutes.",
         VideoArguments,
         "text-to-video",
+        {"image": "image-to-video"},
     ),
     Tool(
         "list_models",
@@ -127,7 +136,7 @@ async def make(call: Call, tool: Tool, given: Arguments, report: Progress, hold:
     """
     fields = fields_of(given)
     async with entry(call) as entering:
-        fields["model"] = given.model or await _model(call, tool)
+        fields["model"] = await _model(call, tool, fields)
         for name in PICTURES:
             if match := JOB.fullmatch(fields.get(name, "")):
                 fields[name] = await _of_job(call, match, hold)
@@ -144,18 +153,25 @@ async def make(call: Call, tool: Tool, given: Arguments, report: Progress, hold:
     return Made(job, await links_of(call.front, call.request, job), found)
 
 
-async def _model(call: Call, tool: Tool) -> str:
-    """Return the one model that fits a tool. Raises: Problem."""
-    known = await call.front.models.all()
-    fitting = [name for name in sorted(known) if _fits(known[name].spec, tool)]
-    if len(fitting) == 1 or not known:
-        return (await call.front.models.get(fitting[0] if fitting else None)).spec.name
-    choice = f"there is {', '.join(fitting)}" if fitting else "no model here does that"
-    raise Invalid([FieldError("model", f"name a model: {choice}")])
+async def _model(call: Call, tool: Tool, fields: Mapping[str, Any]) -> str:
+    """Return the model that is named, else the one that fits. Raises: Problem."""
+    task = tool.task_of(fields)
+    known = {name: model.spec for name, model in (await call.front.models.all()).items()}
+    fitting = [name for name in sorted(known) if task in known[name].tasks]
+    named = fields.get("model")
+    if not named and len(fitting) != 1 and known:
+        there_is = f"name a model: there is {', '.join(fitting)}"
+        raise Invalid([FieldError("model", there_is if fitting else f"no model here does {task}")])
+    spec = (await call.front.models.get(named or next(iter(fitting), None))).spec
+    if _makes_videos(spec) is not (tool.arguments is VideoArguments):
+        others = ", ".join(fitting) or "none"
+        said = f"{spec.name!r} does {', '.join(spec.tasks)}; for {tool.name} there is {others}"
+        raise Invalid([FieldError("model", said)])
+    return spec.name
 
 
-def _fits(spec: ModelSpec, tool: Tool) -> bool:
-    return tool.task in spec.tasks
+def _makes_videos(spec: ModelSpec) -> bool:
+    return any(task.endswith("-to-video") for task in spec.tasks)
 
 
 async def _of_job(call: Call, match: re.Match[str], hold: Hold) -> str:

@@ -25,8 +25,9 @@ from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from tests.service.eventually import eventually
 from tests.service.routes.compat.keyed import Keyed
-from tests.service.standin import MODEL, SIZE_PX, VIDEO, StandIn, picture
+from tests.service.standin import MODEL, SIZE_PX, SPEC, VIDEO, StandIn, picture
 
+PNG = base64.b64encode(picture()).decode()
 CALLED = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -124,9 +125,41 @@ async def test_models_are_listed_and_the_one_that_fits_is_taken(
     async with StandIn(queue, store, VIDEO), agent(wire) as client:
         listed = await client.call_tool("list_models", {})
         result = await client.call_tool("generate_image", {"prompt": "a"})
+        wrong = await client.call_tool("generate_image", {"prompt": "a", "model": VIDEO.name})
+    assert wrong.is_error and f"for generate_image there is {MODEL}" in texts(wrong)[0]
     models = (listed.structured_content or {})["models"]
     assert [one["name"] for one in models] == [MODEL, VIDEO.name]
     assert not result.is_error and pool.seen[0].model == MODEL
+
+
+async def test_the_images_of_a_request_decide_which_model_fits(
+    wire: httpx.AsyncClient, queue: Queue, store: Store, pool: StandIn
+) -> None:
+    animates = VIDEO.model_copy(update={"name": "animates", "tasks": ("image-to-video",)})
+    fills = SPEC.model_copy(
+        update={
+            "name": "fills",
+            "tasks": ("inpainting",),
+            "fields": SPEC.fields | {"mask_image"},
+            "task_defaults": {},
+        }
+    )
+    masked = {"prompt": "a", "image": PNG, "mask_image": PNG}
+    async with (
+        StandIn(queue, store, VIDEO) as videos,
+        StandIn(queue, store, animates) as animated,
+        StandIn(queue, store, fills) as filled,
+        agent(wire) as client,
+    ):
+        for name, given, taken in (
+            ("generate_video", {"prompt": "a"}, videos),
+            ("generate_video", {"prompt": "a", "image": PNG, "model": "animates"}, animated),
+            ("edit_image", {"prompt": "a", "image": PNG}, pool),
+            ("edit_image", masked, filled),
+        ):
+            result = await client.call_tool(name, given)
+            assert not result.is_error, texts(result)
+            assert len(taken.seen) == 1
 
 
 @pytest.mark.parametrize(
@@ -137,7 +170,9 @@ async def test_models_are_listed_and_the_one_that_fits_is_taken(
         ("generate_image", {"prompt": "a", "steps": 4}, "did you mean num_inference_steps?"),
         ("generate_image", {}, "prompt: "),
         ("generate_image", {"prompt": "a", "model": "x"}, f"there is {MODEL}"),
-        ("generate_video", {"prompt": "a"}, "no model here does that"),
+        ("generate_video", {"prompt": "a"}, "no model here does text-to-video"),
+        ("generate_video", {"prompt": "a", "model": MODEL}, "for generate_video there is none"),
+        ("edit_image", {"prompt": "a", "image": PNG, "mask_image": PNG}, "does inpainting"),
         ("edit_image", {"prompt": "a", "image": "x"}, "image: "),
         ("edit_image", {"prompt": "a", "image": "job_00"}, "there is no job"),
         ("draw", {}, "there is generate_image"),
