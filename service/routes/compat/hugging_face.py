@@ -10,7 +10,7 @@ import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from service.errors.problems import FieldError, Invalid, Problem
 from service.http.inflight_limits import HeldResponse
@@ -64,13 +64,18 @@ class HuggingFaceRequest(DoorBody):
 
     inputs: str
     """The prompt; or an image in base64, of which `parameters` has the prompt, if any."""
-    parameters: HuggingFaceParameters = Field(default_factory=HuggingFaceParameters)
+    parameters: HuggingFaceParameters | None = None
     """Settings by name."""
+
+    @property
+    def settings(self) -> HuggingFaceParameters:
+        """Return the settings, where none are given empty ones."""
+        return self.parameters or HuggingFaceParameters()
 
     @property
     def is_of_an_image(self) -> bool:
         """Return whether `inputs` is an image: `image_to_image` needs no prompt."""
-        return self.parameters.prompt is not None or self.inputs.startswith(IMAGES)
+        return self.settings.prompt is not None or self.inputs.startswith(IMAGES)
 
 
 class HuggingFaceError(BaseModel):
@@ -121,7 +126,7 @@ async def hugging_face_infer(
 
 def translated(model: str, asked: HuggingFaceRequest) -> dict[str, Any]:
     """Return a request in our fields. Raises: Invalid."""
-    given = asked.parameters
+    given = asked.settings
     fields: dict[str, Any] = {"model": model, **(given.__pydantic_extra__ or {})}
     if fields.get("num_images", 1) != 1:
         raise Invalid([FieldError("parameters.num_images", "one image an answer; ask again")])
@@ -139,7 +144,7 @@ def translated(model: str, asked: HuggingFaceRequest) -> dict[str, Any]:
 def _names(asked: HuggingFaceRequest) -> Names:
     text = "image" if asked.is_of_an_image else "prompt"
     foreign = {"model": "model", text: "inputs", "scheduler.name": "parameters.scheduler"}
-    if asked.parameters.target_size:
+    if asked.settings.target_size:
         foreign |= {side: f"parameters.target_size.{side}" for side in ("width", "height")}
     return Names(foreign, prefix="parameters.")
 

@@ -50,6 +50,10 @@ class PredictionRequest(DoorBody):
     """Settings by name."""
     stream: bool | None = None
     """Taken, and without effect: outputs are there when all of them are."""
+    webhook: str | None = None
+    """Refused: `input.webhook` is ours, whose messages have another shape."""
+    webhook_events_filter: list[str] | None = None
+    """Refused likewise."""
 
 
 PREDICTION: Example = {

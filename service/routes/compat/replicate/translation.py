@@ -24,6 +24,9 @@ def translated(asked: PredictionRequest, model: str | None) -> dict[str, Any]:
     given = asked.input.__pydantic_extra__ or {}
     if len(names) != 1:
         raise Invalid([FieldError("version", "name one model, by version or by model")])
+    if asked.webhook or asked.webhook_events_filter:
+        said = "is not served; input.webhook has messages, of another shape than Replicate's"
+        raise Invalid([FieldError("webhook", said)])
     if "model" in given:
         raise Invalid([FieldError("input.model", "name the model by version, or by the address")])
     ours = {ours: getattr(asked.input, theirs) for theirs, ours in FIELDS.items()}

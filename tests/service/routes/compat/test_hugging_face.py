@@ -46,6 +46,12 @@ async def test_text_to_image_is_a_job_like_any_other(
     assert job.request["max_sequence_length"] == 32
 
 
+async def test_parameters_may_be_null(wire: httpx.AsyncClient, pool: StandIn) -> None:
+    answer = await wire.post(f"/hf/{MODEL}", json={"inputs": "a cat", "parameters": None})
+    assert answer.status_code == 200, answer.text
+    assert pool.seen[0].request["prompt"] == "a cat"
+
+
 async def test_image_to_image_takes_the_image_as_inputs(
     client: InferenceClient, pool: StandIn
 ) -> None:

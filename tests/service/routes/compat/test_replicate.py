@@ -160,7 +160,10 @@ async def test_what_is_wrong_is_told_by_the_name_it_was_sent_by(
         assert (await refused(input=given)).startswith(field), given
     assert (await refused(model="other", input={"prompt": "a"})).startswith("version")
     webhook = await refused(webhook="http://a.example", input={"prompt": "a"})
-    assert webhook == "webhook: there is no such field"
+    assert webhook.startswith("webhook: is not served; input.webhook has messages")
+    nulls = {"webhook": None, "webhook_events_filter": None, "stream": None}
+    taken = {"version": MODEL, "input": {"prompt": "a"}} | nulls
+    assert (await wire.post("/v1/predictions", json=taken)).status_code == 201
 
 
 async def test_an_unknown_model_is_told(
