@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 MAX_SEED = 2**63 - 1
+MAX_FPS = 240
 
 Pixels = Annotated[int, Field(ge=1, le=2**20)]
 Offset = Annotated[int, Field(ge=0, le=2**20)]
@@ -17,7 +18,7 @@ Scale = Annotated[float, Field(ge=0, le=1000)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Strength = Annotated[float, Field(gt=0, le=1)]
 """Share of the steps that an input image goes through."""
-FramesPerSecond = Annotated[int, Field(ge=1, le=240)]
+FramesPerSecond = Annotated[int, Field(ge=1, le=MAX_FPS)]
 NoiseLevel = Annotated[float, Field(ge=0, le=1e6)]
 """Timestep or sigma."""
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]

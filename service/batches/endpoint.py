@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,16 +24,19 @@ class BatchEndpoint:
     Args:
         url: as lines name it.
         check: what can be said of a body alone, in a thread. Raises: Problem.
-        request: a body in our fields. Raises: Problem.
+        request: holds a body in our fields while its job is admitted, and names fields at fault
+            as the line does. Raises: Problem.
         answer: body of the answer about a job that has succeeded. Raises: Problem.
         error: body of the answer about a problem.
+        status: status of that answer.
     """
 
     url: str
     check: Callable[[Body], object]
-    request: Callable[[FrontEnd, Body], Awaitable[GenerateRequest]]
+    request: Callable[[FrontEnd, Body], AbstractAsyncContextManager[GenerateRequest]]
     answer: Callable[[FrontEnd, Job, Body], Awaitable[Body]]
     error: Callable[[Problem], Body] = problem_body
+    status: Callable[[Problem], int] = lambda problem: problem.status
 
 
 def _checked(body: Body) -> GenerateRequest:
@@ -44,8 +48,9 @@ def _checked(body: Body) -> GenerateRequest:
     return request
 
 
-async def _request(front: FrontEnd, body: Body) -> GenerateRequest:
-    return _checked(body)
+@asynccontextmanager
+async def _request(front: FrontEnd, body: Body) -> AsyncIterator[GenerateRequest]:
+    yield _checked(body)
 
 
 async def _answer(front: FrontEnd, job: Job, body: Body) -> Body:

@@ -60,9 +60,9 @@ class LineRunner:
         while True:
             try:
                 with counting_refusals(self._front, tenant) as attempt:
-                    request = await self._endpoint.request(self._front, line.body)
-                    attempt.body = low = request.model_copy(update={"priority": "low"})
-                    return await admit(self._front, sender, low, headers)
+                    async with self._endpoint.request(self._front, line.body) as request:
+                        attempt.body = low = request.model_copy(update={"priority": "low"})
+                        return await admit(self._front, sender, low, headers)
             except Busy as busy:
                 await self._pause(float(busy.headers["Retry-After"]))
 
@@ -93,8 +93,8 @@ class LineRunner:
     def problem(self, line: BatchLine, problem: Problem, job: Job | None = None) -> Result:
         """Return the answer about a problem."""
         request_id = job.id if job else self._batch.id
-        body = self._endpoint.error(problem)
-        return Result(line.custom_id, problem.status, body, request_id)
+        status, body = self._endpoint.status(problem), self._endpoint.error(problem)
+        return Result(line.custom_id, status, body, request_id)
 
     def too_large(self, result: Result, most: int) -> Result:
         """Return the answer in place of one for which there is no room."""

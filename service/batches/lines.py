@@ -57,11 +57,17 @@ def parse_line(data: bytes) -> BatchLine:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
-        raise Invalid([], code="invalid_json_line") from None
+        raise _no_object() from None
+    if not isinstance(found, dict):
+        raise _no_object()
     try:
         return BatchLine.model_validate(found)
     except ValidationError as error:
         raise Invalid(field_errors(error.errors(include_input=False, include_url=False))) from None
+
+
+def _no_object() -> Invalid:
+    return Invalid([], code="invalid_json_line")
 
 
 async def read_line(store: Store, key: str, place: LinePlace) -> BatchLine:
@@ -143,7 +149,7 @@ class LineCheck:
 
     def _add(self, problem: Problem) -> None:
         param = problem.errors[0].field if problem.errors else None
-        said = problem.detail or "the line is no JSON"
+        said = problem.detail or "the line is no JSON object"
         error = LineError(code=problem.code, message=said, line=self._line, param=param)
         self.errors.append(error)
 

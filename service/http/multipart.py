@@ -180,6 +180,9 @@ class _Form:
         self._part.begin()
 
     def _unknown(self, name: str) -> str:
+        whole, bracket, _ = name.partition("[")
+        if bracket and whole in self._parts and not self._parts[whole].repeats:
+            return f"is no part; send all of {whole} as JSON, in the part {whole}"
         said = f"is no part; there is {', '.join(self._parts)}"
         meant = did_you_mean(name, self._parts, ALIASES[""])
         return f"{said}; did you mean {meant}?" if meant in self._parts else said

@@ -29,6 +29,7 @@ from tests.service.eventually import eventually
 from tests.service.standin import MODEL, StandIn
 
 URL = "/v1/generate"
+IMAGES_URL = "/v1/images/generations"
 
 
 @pytest.fixture
@@ -139,6 +140,7 @@ async def test_a_failed_job_is_a_failed_line(client: AsyncOpenAI, pool: StandIn)
     [
         (b"{", "invalid_json_line", None),
         (b"[" * 100_000, "invalid_json_line", None),
+        (b"[1]", "invalid_json_line", None),
         (jsonl(line(1) | {"url": "/v1/other"}), "mismatched_endpoint", "url"),
         (jsonl(line(1) | {"custom_id": "cat-0"}), "duplicate_custom_id", "custom_id"),
         (jsonl(line(1) | {"method": "GET"}), "invalid_request", "method"),
@@ -303,4 +305,56 @@ async def test_lines_may_ask_for_images_as_openai_s_clients_do(
     assert base64.b64decode(first[0]["b64_json"]).startswith(b"\x89PNG")
     assert second[1]["url"].startswith("/links/")
     (wrong,) = (await results(client, batch.error_file_id)).values()
+    assert wrong["response"]["status_code"] == 400
     assert wrong["response"]["body"]["error"]["param"] == "style"
+
+
+def image_line(number: int, **body: Any) -> dict[str, Any]:
+    return line(number, **body) | {"url": IMAGES_URL}
+
+
+async def images_of(client: AsyncOpenAI, *lines: dict[str, Any]) -> Batch:
+    """A batch of lines for images, begun."""
+    file = await client.files.create(file=jsonl(*lines), purpose="batch")
+    return await client.batches.create(
+        input_file_id=file.id, endpoint=IMAGES_URL, completion_window="24h"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "said"),
+    [
+        ({"size": "65x65"}, "size", "the nearest is 64x64"),
+        ({"n": 5}, "n", "4 at most"),
+        ({"size": "64x64", "width": 64}, "width", "is there as size, too"),
+        ({"output_format": "png", "output": {"format": "png"}}, "output.format", "output_format"),
+    ],
+)
+async def test_an_image_that_cannot_be_made_is_refused_as_its_door_would(
+    client: AsyncOpenAI, pool: StandIn, body: dict[str, Any], param: str, said: str
+) -> None:
+    batch = await reached(client, await images_of(client, image_line(0, **body)), "completed")
+    (wrong,) = (await results(client, batch.error_file_id)).values()
+    assert wrong["response"]["status_code"] == 400
+    error = wrong["response"]["body"]["error"]
+    assert error["param"] == param and said in error["message"]
+
+
+async def test_refused_pixels_are_a_violation_of_the_content_policy(
+    client: AsyncOpenAI, pool: StandIn
+) -> None:
+    pool.failure = JobError(code="refused_by_safety", message="it shows a secret")
+    batch = await reached(client, await images_of(client, image_line(0)), "completed")
+    (wrong,) = (await results(client, batch.error_file_id)).values()
+    assert wrong["response"]["status_code"] == 400
+    assert wrong["response"]["body"]["error"]["code"] == "content_policy_violation"
+
+
+async def test_a_further_field_of_an_image_is_checked_before_any_job_is_made(
+    client: AsyncOpenAI, pool: StandIn
+) -> None:
+    lines = image_line(0), image_line(1, steps=3)
+    batch = await reached(client, await images_of(client, *lines), "failed")
+    assert batch.errors and batch.errors.data
+    assert [(error.line, error.param) for error in batch.errors.data] == [(2, "steps")]
+    assert not pool.seen

@@ -143,6 +143,13 @@ async def test_a_boundary_that_is_too_long_is_malformed() -> None:
         ("body", [part("", b"")], "is no part; there is file, name"),
         ("names", [part("names", b"")], "is no part; there is file, name; did you mean name?"),
         ("steps", [part("steps", b"")], "is no part; there is file, name"),
+        ("name[]", [part("name[]", b"")], "is no part; send all of name as JSON, in the part name"),
+        (
+            "name[a]",
+            [part("name[a]", b"")],
+            "is no part; send all of name as JSON, in the part name",
+        ),
+        ("other[]", [part("other[]", b"")], "is no part; there is file, name"),
         ("file", [part("file", b""), part("file", b"")], "is there twice"),
     ],
 )

@@ -39,6 +39,11 @@ def error_of(problem: Problem) -> dict[str, Any]:
     return error | {"code": code_of(problem)}
 
 
+def status_of(problem: Problem) -> int:
+    """Return the problem's status in OpenAI's API."""
+    return _STATUSES.get(problem.status, problem.status)
+
+
 def openai_error(problem: Problem) -> Response:
     """Return a problem as OpenAI's API would.
 
@@ -53,5 +58,4 @@ def openai_error(problem: Problem) -> Response:
         headers["Retry-After-Ms"] = str(1000 * int(wait_s))
     headers["X-Should-Retry"] = "true" if wait_s is not None else "false"
     content = json.dumps({"error": error_of(problem)})
-    status = _STATUSES.get(problem.status, problem.status)
-    return Response(content, status, headers=headers, media_type="application/json")
+    return Response(content, status_of(problem), headers=headers, media_type="application/json")

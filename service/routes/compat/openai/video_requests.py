@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
+from models.spec.field_types import MAX_FPS
 from models.spec.model_spec import ModelSpec
 from service.errors.problems import FieldError, Invalid
 from service.routes.compat.door import DoorBody
@@ -134,10 +135,14 @@ def image_of(asked: InputReference | None) -> str | None:
 
 
 def _frames(seconds: float | None, fps: Any, spec: ModelSpec) -> int | None:
-    """Return the number of frames that a model makes nearest to so many seconds."""
+    """Return the number of frames that a model makes nearest to so many seconds.
+
+    Of an `fps` that none can be, admission says so: the number is that of the model's own.
+    """
     if seconds is None:
         return None
-    rate = fps if isinstance(fps, int | float) else spec.defaults.get("fps", _FPS)
+    is_rate = type(fps) is int and 0 < fps <= MAX_FPS
+    rate = fps if is_rate else spec.defaults.get("fps", _FPS)
     least, multiple = spec.limits.min_frames, spec.limits.frames_multiple
     return int(least + multiple * max(0, round((seconds * rate - least) / multiple)))
 
