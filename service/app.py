@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from service import openapi
 from service.auth.allowed_hosts import CheckHost, names_of
@@ -27,9 +28,23 @@ from service.routing import include_routes
 from service.settings.settings import Settings
 
 
+class _App(FastAPI):
+    """App whose last answer, that something failed here, has the headers of every other one.
+
+    Starlette makes that answer outside of all middleware which is added to an app.
+    """
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Wrap all that the app answers by itself."""
+        app = super().build_middleware_stack()
+        if origins := self.state.front.settings.server.cors_origins:
+            app = AllowOrigins(app, origins)
+        return SecureAnswers(app)
+
+
 def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:
     """The app, with its `FrontEnd` as `app.state.front`. The caller closes queue and store."""
-    app = FastAPI(
+    app = _App(
         title=openapi.TITLE,
         version=openapi.VERSION,
         lifespan=_lifespan,
@@ -44,10 +59,7 @@ def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:
     app.add_middleware(MeasureRequests, telemetry=front.telemetry)
     if settings.tracing.endpoint:
         app.add_middleware(TraceRequests, follows=settings.tracing.follow_clients)
-    if origins := settings.server.cors_origins:
-        app.add_middleware(AllowOrigins, origins=origins)
     app.add_middleware(CheckHost, names=names_of(front.settings.server))
-    app.add_middleware(SecureAnswers)
     include_routes(app)
     openapi.install(app)
     return app

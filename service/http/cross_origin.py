@@ -32,7 +32,8 @@ PREFLIGHT_S = 3600
 class AllowOrigins(CORSMiddleware):
     """ASGI middleware that lets pages of these origins call, by keys alone and never by cookies.
 
-    Any request header is allowed: clients send some of their own, and a key is one of them.
+    Any request header is allowed: clients send some of their own, and a key is one of them. So is a
+    page of the internet where this server is on a private network, which some browsers ask about.
     """
 
     def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
@@ -41,6 +42,7 @@ class AllowOrigins(CORSMiddleware):
             allow_origins=origins,
             allow_methods=METHODS,
             allow_headers=("*",),
+            allow_private_network=True,
             expose_headers=EXPOSED,
             max_age=PREFLIGHT_S,
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from pydantic import ValidationError
 
 from service.app import create_app
@@ -83,6 +84,37 @@ async def test_a_page_reads_why_it_was_refused(closed: httpx.AsyncClient) -> Non
     answer = await closed.get("/v1/jobs", headers={"Origin": STUDIO})
     assert answer.status_code == 401
     assert answer.headers["access-control-allow-origin"] == STUDIO
+
+
+async def test_a_page_reads_that_something_failed_here(
+    app: FastAPI, http: httpx.AsyncClient
+) -> None:
+    """Not only of answers that the app had meant to give."""
+
+    @app.get("/broken")
+    async def broken() -> None:
+        raise RuntimeError
+
+    answer = await http.get("/broken", headers={"Origin": STUDIO})
+    assert answer.status_code == 500
+    assert answer.headers["access-control-allow-origin"] == STUDIO
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_page_reads_that_it_called_another_host(http: httpx.AsyncClient) -> None:
+    wrong = {"Origin": STUDIO, "Host": "elsewhere.example"}
+    answer = await http.get("/v1/models", headers=wrong)
+    assert answer.status_code == 421
+    assert answer.headers["access-control-allow-origin"] == STUDIO
+
+
+async def test_a_page_of_the_internet_calls_a_private_network(http: httpx.AsyncClient) -> None:
+    ask = PREFLIGHT | {"Access-Control-Request-Private-Network": "true"}
+    answer = await http.options("/v1/generate", headers=ask)
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-private-network"] == "true"
+    other = ask | {"Origin": "https://elsewhere.example"}
+    assert (await http.options("/v1/generate", headers=other)).status_code == 400
 
 
 async def test_no_other_page_is_let_in(http: httpx.AsyncClient) -> None:
