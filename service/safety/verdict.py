@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 MAX_REASON_CHARS = 500
 NO_REASON = "no reason was given"
@@ -26,8 +28,13 @@ class Verdict(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
 
     allow: bool
-    reason: str = ""
-    """Reason of a refusal, which clients are shown."""
+    reason: Annotated[str, Field(validate_default=True)] = ""
+    """Reason of a refusal, which clients are shown. Null is none, as programs write that, too."""
+
+    @field_validator("reason", mode="before")
+    @classmethod
+    def _none(cls, reason: object) -> object:
+        return "" if reason is None else reason
 
     @field_validator("reason")
     @classmethod
