@@ -25,6 +25,14 @@ SAMPLERS: Mapping[str, str] = {
     "unipc": "UniPC",
     "lcm": "LCM",
     "flow_match_euler": "Euler",
+    # Of a checkpoint, and of requests that name the class of diffusers.
+    "EulerDiscreteScheduler": "Euler",
+    "EulerAncestralDiscreteScheduler": "Euler a",
+    "DDIMScheduler": "DDIM",
+    "DPMSolverMultistepScheduler": "DPM++ 2M",
+    "UniPCMultistepScheduler": "UniPC",
+    "LCMScheduler": "LCM",
+    "FlowMatchEulerDiscreteScheduler": "Euler",
 }
 """AUTOMATIC1111's names of our schedulers; others are written as they are."""
 SCHEDULES: Mapping[str, str] = {

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from models.sampling.registry import CHOICES, CLASSES, OPTIONS, for_request, from_config
+from service.recipes.parameters import SAMPLERS as WRITTEN
+from service.routes.compat.a1111.samplers import SAMPLERS
 
 SDXL_BASE = {
     "_class_name": "EulerDiscreteScheduler",
@@ -308,3 +310,13 @@ def test_plans_are_float32(wish: dict[str, Any]) -> None:
     arrays = [plan.timesteps, plan.input_scale, plan.clean_scale, plan.noise_scale]
     assert {array.dtype for array in (*arrays, *plan.values.values())} == {np.dtype(np.float32)}
     assert {len(column) for column in plan.values.values()} == {6}
+
+
+def test_files_name_each_scheduler_as_the_automatic1111_door_reads_it() -> None:
+    """By each name, since a request may have none and a checkpoint has that of a class."""
+    assert WRITTEN.keys() == CHOICES.keys()
+    assert {*WRITTEN.values()} == {sampler.name for sampler in SAMPLERS}
+    kinds: dict[str, set[Any]] = {}
+    for name, choice in CHOICES.items():
+        kinds.setdefault(WRITTEN[name], set()).add(choice.kind)
+    assert {name for name, found in kinds.items() if len(found) > 1} == {"Euler"}
