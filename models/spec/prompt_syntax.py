@@ -27,6 +27,7 @@ MAX_DEPTH = 100
 _PIECE = re.compile(r"\\[()\[\]\\]?|[()\[\]]|[^()\[\]\\]+")
 _SPECIAL = re.compile(r"[()\[\]\\]")
 _BREAK = re.compile(r"(?<!\w)BREAK(?!\w)")
+_AND = re.compile(r"(?<!\w)AND(?!\w)")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")
 
 
@@ -69,6 +70,14 @@ def has_edits(prompt: str) -> bool:
     """
     parser = _parsed(prompt)
     return parser is not None and parser.has_edits
+
+
+def has_compositions(prompt: str) -> bool:
+    """Return whether a prompt has several with an `AND` between them, `a :1.2 AND b`.
+
+    AUTOMATIC1111 denoises by each of them; here the word is text.
+    """
+    return _AND.search(prompt) is not None
 
 
 def escaped(prompt: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from models.spec.model_spec import Need
-from models.spec.prompt_syntax import has_edits, has_numbers
+from models.spec.prompt_syntax import has_compositions, has_edits, has_numbers
 from service.jobs.model.job import Warned
 from service.validation.loras import scales
 from service.validation.rules import PROMPTS, Case
@@ -133,6 +133,16 @@ def _edits(case: Case, output: Mapping[str, Any]) -> Warnings:
             yield Warned(field=name, message=said)
 
 
+def _compositions(case: Case, output: Mapping[str, Any]) -> Warnings:
+    """Report prompts that AUTOMATIC1111 would compose; negative ones it reads as one, too."""
+    if case.fields.get("prompt_syntax") != "weighted":
+        return
+    for name in sorted({"prompt", "prompt_2"} & case.given.keys()):
+        if has_compositions(case.given[name]):
+            said = "AND is a word here: prompts are not composed, and a weight behind one is text"
+            yield Warned(field=name, message=said)
+
+
 def _loras_as_text(case: Case, output: Mapping[str, Any]) -> Warnings:
     for name in sorted({*PROMPTS} & case.given.keys()):
         if found := _LORA_TAG.search(case.given[name]):
@@ -149,5 +159,6 @@ _CHECKS: tuple[Callable[[Case, Mapping[str, Any]], Warnings], ...] = (
     _idle_loras,
     _weights_as_text,
     _edits,
+    _compositions,
     _loras_as_text,
 )

@@ -6,7 +6,15 @@ import time
 
 import pytest
 
-from models.spec.prompt_syntax import MAX_DEPTH, Part, escaped, has_edits, has_numbers, passages
+from models.spec.prompt_syntax import (
+    MAX_DEPTH,
+    Part,
+    escaped,
+    has_compositions,
+    has_edits,
+    has_numbers,
+    passages,
+)
 
 
 def parsed(prompt: str) -> list[list[tuple[str, float]]]:
@@ -117,6 +125,14 @@ def test_text_for_a_part_of_the_steps_is_found(prompt: str) -> None:
 )
 def test_other_text_is_no_edit(prompt: str) -> None:
     assert not has_edits(prompt)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [("a AND b", True), ("a:1.2 AND\nb:0.8", True), ("a and b", False), ("SAND ANDY", False)],
+)
+def test_compositions_are_found(prompt: str, expected: bool) -> None:
+    assert has_compositions(prompt) == expected
 
 
 @pytest.mark.parametrize("prompt", ["a (red:1.2) [star]", r"a\b", ":-)", "((", ""])

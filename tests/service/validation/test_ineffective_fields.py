@@ -83,6 +83,14 @@ def test_prompt_editing_is_told_to_be_none() -> None:
     assert warned(WEIGHTED, **editing) == {}
 
 
+def test_compositions_are_told_to_be_none() -> None:
+    composed = {"prompt": "a cat :1.2 AND a dog", "negative_prompt": "rain AND snow"}
+    told = warned(WEIGHTED, prompt_syntax="weighted", **composed)
+    assert told.keys() == {"prompt"}
+    assert "AND is a word here" in told["prompt"]
+    assert warned(WEIGHTED, **composed) == {}
+
+
 def test_weights_that_count_are_not_told() -> None:
     weighted = {"prompt_syntax": "weighted", "prompt": "a (cat:1.2)"}
     assert warned(WEIGHTED, **weighted) == {}
