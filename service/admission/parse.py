@@ -56,10 +56,11 @@ def parse(
     body: GenerateRequest, headers: Mapping[str, str], media_types: tuple[str, ...]
 ) -> Parsed:
     """Read the headers that belong to the body. Raises: Malformed."""
-    return Parsed(body, _idempotency_key(headers), media_types)
+    return Parsed(body, idempotency_key(headers), media_types)
 
 
-def _idempotency_key(headers: Mapping[str, str]) -> str | None:
+def idempotency_key(headers: Mapping[str, str]) -> str | None:
+    """Return the Idempotency-Key, if there is one. Raises: Malformed."""
     key = headers.get("idempotency-key")
     if key is not None and not (0 < len(key) <= MAX_KEY_CHARS and key.isprintable()):
         message = f"must have 1 to {MAX_KEY_CHARS} printable characters"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import secrets
 from enum import StrEnum
 from typing import Any, Literal
@@ -99,9 +101,12 @@ def new_file_id() -> str:
     return "file-" + secrets.token_hex(12)
 
 
-def new_batch_id() -> str:
-    """Return a new random id."""
-    return "batch_" + secrets.token_hex(12)
+def new_batch_id(tenant: str, idempotency_key: str | None = None) -> str:
+    """Return a new random id; with a key the one that it stands for."""
+    if idempotency_key is None:
+        return "batch_" + secrets.token_hex(12)
+    said = json.dumps([tenant, idempotency_key]).encode()
+    return "batch_" + hashlib.sha256(said).hexdigest()[:24]
 
 
 def batch_fields(batch: Batch) -> dict[str, Any]:

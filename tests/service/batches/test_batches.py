@@ -309,6 +309,27 @@ async def test_lines_may_ask_for_images_as_openai_s_clients_do(
     assert wrong["response"]["body"]["error"]["param"] == "style"
 
 
+async def test_a_batch_that_is_asked_for_again_by_its_key_is_the_same(
+    client: AsyncOpenAI, pool: StandIn, address: str, queue: Queue
+) -> None:
+    by_key = {"Idempotency-Key": "tonight"}
+    file = await client.files.create(file=jsonl(line(0)), purpose="batch")
+    asked = {"input_file_id": file.id, "endpoint": URL, "extra_headers": by_key}
+    batch = await client.batches.create(**asked, completion_window="24h")
+    await reached(client, batch, "completed")
+    await client.files.delete(file.id)
+    again = await client.batches.create(**asked, completion_window="24h")
+    assert (again.id, again.status) == (batch.id, "completed") and len(pool.seen) == 1
+    with pytest.raises(openai.ConflictError, match="another body"):
+        await client.batches.create(**asked, completion_window="24h", metadata={"of": "us"})
+    async with await client_of("other", queue, address) as other:
+        file = await other.files.create(file=jsonl(line(0)), purpose="batch")
+        theirs = await other.batches.create(
+            input_file_id=file.id, endpoint=URL, completion_window="24h", extra_headers=by_key
+        )
+        assert theirs.id != batch.id
+
+
 def image_line(number: int, **body: Any) -> dict[str, Any]:
     return line(number, **body) | {"url": IMAGES_URL}
 

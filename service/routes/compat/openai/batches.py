@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 
-from service.admission.parse import parse_as
+from service.admission.parse import idempotency_key, parse_as
 from service.errors.problems import Conflict, FieldError, NotFound
 from service.http.body import read_json
 from service.http.negotiation import JSON
-from service.jobs.model.batch import Batch, new_batch_id
+from service.jobs.model.batch import Batch, batch_fields, new_batch_id
 from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.door import Door
@@ -36,19 +36,23 @@ BatchId = Annotated[str, Path(description="A batch's `id`.")]
 router = APIRouter(prefix=PREFIX, tags=["batches"], dependencies=documented("bearer"))
 ASKED = {JSON: documents.schema_of(BatchRequest)}
 CREATE: dict[str, Any] = {
-    "responses": errors(400, 401, 404, 413, 415, 429, 503),
+    "responses": errors(400, 401, 404, 409, 413, 415, 429, 503),
     "openapi_extra": {"requestBody": {"required": True, "content": ASKED}},
 }
 
 
 @router.post("", **CREATE)
 async def create_batch(call: ByBearer) -> BatchView:
-    """Begin a batch: its file is validated line by line, and then worked off."""
+    """Begin a batch: its file is validated line by line, and then worked off.
+
+    Asked for again with the same `Idempotency-Key`, it is the same batch.
+    """
     with call.front.bodies.holding(call.client) as hold:
         most = call.front.settings.limits.max_body_bytes
         asked = await read_json(call.request, most, hold, partial(parse_as, BatchRequest))
+    key = idempotency_key(call.request.headers)
     batch = Batch(
-        id=new_batch_id(),
+        id=new_batch_id(call.tenant, key),
         tenant=call.tenant,
         endpoint=asked.endpoint,
         input_file_id=asked.input_file_id,
@@ -56,7 +60,11 @@ async def create_batch(call: ByBearer) -> BatchView:
         metadata=asked.metadata or {},
     )
     await _record(call, batch, asked.window_s)
-    return await get_batch(batch.id, call)
+    found = await _found(call, batch.id)
+    if batch_fields(found) != batch_fields(batch) or found.metadata != batch.metadata:
+        said = "this idempotency key was used with another body; take a new key"
+        raise Conflict(said, code="idempotency_conflict")
+    return _view(found)
 
 
 async def _record(call: Call, batch: Batch, window_s: float) -> None:
@@ -91,10 +99,15 @@ async def list_batches(
 @router.get("/{batch_id}", responses=errors(401, 404, 503))
 async def get_batch(batch_id: BatchId, call: ByBearer) -> BatchView:
     """One batch."""
+    return _view(await _found(call, batch_id))
+
+
+async def _found(call: Call, batch_id: str) -> Batch:
+    """Raises: NotFound."""
     found = await call.front.queue.batch(batch_id, call.tenant)
     if found is None:
         raise _no_such_batch(batch_id)
-    return _view(found)
+    return found
 
 
 @router.post("/{batch_id}/cancel", responses=errors(401, 404, 503))

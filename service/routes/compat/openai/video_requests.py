@@ -177,7 +177,7 @@ def naming_frames(asked: VideoSettings, fields: Mapping[str, Any]) -> Iterator[N
     except Invalid as problem:
         if asked.seconds is None or all(one.field != "seconds" for one in problem.errors):
             raise
-        are = f"{asked.seconds:g} s are {fields['num_frames']} frames, which "
+        are = f"{asked.seconds:g} s are {fields['num_frames']} frames: "
         errors = [
             FieldError(one.field, are + one.message) if one.field == "seconds" else one
             for one in problem.errors
