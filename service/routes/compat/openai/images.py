@@ -26,6 +26,7 @@ from service.routes.compat.door import Door
 from service.routes.compat.entry import Entry, entry
 from service.routes.compat.openai.errors import ADMITTING, OpenAIError, openai_error
 from service.routes.compat.openai.examples import EVENT
+from service.routes.compat.openai.further import joined
 from service.routes.compat.openai.image_answers import ImagesView, shown
 from service.routes.compat.openai.image_requests import (
     ImageEditForm,
@@ -138,7 +139,8 @@ async def _admitted(entering: Entry, wanted: Wanted) -> Job:
     front, asked = entering.call.front, wanted.asked
     spec = (await front.models.get(asked.model)).spec
     limits = front.settings.limits
-    fields = translated(asked, spec) | await _pictures(entering.call, wanted)
+    fields = translated(asked, spec)
+    fields = joined(await _pictures(entering.call, wanted), fields, names_of(asked))
     if wanted.files and not {"width", "height"} & fields.keys():
         fields |= await _size_of_image(entering.call, spec, wanted.files["image"])
     with naming_sizes(spec, limits, asked.size):

@@ -228,11 +228,20 @@ async def get_video_content(
     if job.state is not JobState.SUCCEEDED:
         raise without_output(job)
     if variant != "video":
-        small = beside_key(job.outputs[0].key, variant)
-        return await preview_answer(call.front, small, request.headers, call.client)
+        key = _key_beside(job, variant)
+        return await preview_answer(call.front, key, request.headers, call.client)
     if is_head(request):
         return await output_head(call.front, job, 0, request.headers)
     return await output_answer(call.front, job, 0, request.headers, call.client)
+
+
+def _key_beside(job: Job, variant: str) -> str:
+    """Return the key of a small image of a video. Raises: NotFound: frames as PNG have none."""
+    first = job.outputs[0]
+    if first.num_frames is None:
+        said = f"there is no {variant} of frames as {first.content_type}; they are at "
+        raise NotFound(said + f"/v1/jobs/{job.id}")
+    return beside_key(first.key, variant)
 
 
 DOOR = Door(

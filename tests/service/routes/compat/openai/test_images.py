@@ -112,6 +112,16 @@ async def test_an_edit_redraws_where_the_mask_is_transparent(
     assert (mask.mode, mask.getpixel((8, 8)), mask.getpixel((32, 8))) == ("L", 255, 0)
 
 
+async def test_a_mask_by_both_names_is_refused(client: AsyncOpenAI, pool: StandIn) -> None:
+    with pytest.raises(BadRequestError, match="mask_image: is there as mask, too"):
+        await client.images.edit(
+            image=("a.png", picture(), "image/png"),
+            mask=("m.png", clear((SIZE_PX, SIZE_PX), (0, 0, 16, 16)), "image/png"),
+            prompt="a cat",
+            extra_body={"mask_image": base64.b64encode(picture()).decode()},
+        )
+
+
 async def test_a_list_with_one_image_is_that_image(client: AsyncOpenAI, pool: StandIn) -> None:
     await client.images.edit(image=[("a.png", picture(), "image/png")], prompt="a cat")
     assert await pool.store.get(pool.seen[0].request["image"]) == picture()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -56,6 +57,13 @@ async def test_small_images_of_it_can_be_fetched(client: AsyncOpenAI, pool: Stan
         "thumbnail": ("WEBP", (SIZE_PX, SIZE_PX)),
         "spritesheet": ("WEBP", (4 * SIZE_PX, 2 * SIZE_PX)),
     }
+
+
+async def test_frames_as_png_have_no_small_images(client: AsyncOpenAI, pool: StandIn) -> None:
+    asked = a_cat(output=json.dumps({"format": "png"}))
+    video = await client.videos.create_and_poll(**asked)
+    with pytest.raises(NotFoundError, match="no thumbnail of frames as image/png"):
+        await client.videos.download_content(video.id, variant="thumbnail")
 
 
 @pytest.mark.parametrize(("seconds", "frames"), [("1", 9), ("2", 17), ("0.1", 1), ("1.3", 9)])
