@@ -135,8 +135,12 @@ def events(lines: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def body_of(inputs: dict[str, Any], image: torch.Tensor | None) -> dict[str, Any]:
-    """Return the body of a request, without what is left to the model."""
+    """Return the body of a request, without what is left to the model.
+
+    Outputs are PNG whatever the model makes: of a video one of each frame, which is a batch here.
+    """
     own = {name: inputs[name] for name in ("prompt", "seed", "num_images")}
+    own["output"] = {"format": "png"}
     given = {name: inputs[name] for name in ("model", "negative_prompt", "width", "height")}
     given["num_inference_steps"] = inputs["steps"]
     body = own | {name: value for name, value in given.items() if value}

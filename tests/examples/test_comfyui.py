@@ -21,7 +21,7 @@ from service.settings.settings import Settings
 from tests.examples.comfyui import ComfyUI, Interrupted, run
 from tests.service.conftest import served
 from tests.service.eventually import eventually
-from tests.service.standin import SIZE_PX, StandIn
+from tests.service.standin import SIZE_PX, VIDEO, StandIn
 from tests.service.test_keys import with_keys
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "comfyui"
@@ -54,6 +54,14 @@ async def test_the_recipes_graph_gives_an_image(
     (job,) = pool.seen
     assert (job.request["prompt"], job.request["seed"]) == ("a red circle on a blue background", 7)
     assert comfyui.steps == [(step, job.steps) for step in range(1, job.steps + 1)]
+
+
+async def test_a_video_is_a_batch_of_its_frames(
+    address: str, queue: Queue, store: Store, comfyui: ComfyUI
+) -> None:
+    async with StandIn(queue, store, VIDEO):
+        images = await draw(comfyui, address, model=VIDEO.name)
+    assert images.shape == (VIDEO.defaults["num_frames"], SIZE_PX, SIZE_PX, 3)
 
 
 async def test_inputs_reach_the_request(address: str, pool: StandIn, comfyui: ComfyUI) -> None:
