@@ -6,8 +6,16 @@ from collections.abc import Mapping
 
 _SIZE = "width and height"
 _LENGTH = "num_frames and fps"
-_SCHEDULER = 'scheduler, such as {"name": "euler"}'
-_LORAS = 'loras, such as [{"name": "…", "scale": 1.0}]'
+SHAPES: Mapping[str, str] = {
+    "scheduler": '{"name": "euler"}',
+    "loras": '{"name": "…", "scale": 1.0}',
+    "output": '{"format": "png"}',
+    "webhook": '{"url": "https://…"}',
+}
+"""Examples of the objects in a request, by field."""
+
+_SCHEDULER = f"scheduler, such as {SHAPES['scheduler']}"
+_LORAS = f"loras, such as [{SHAPES['loras']}]"
 
 _GENERATE = {
     # OpenAI, and what follows it

@@ -1,4 +1,4 @@
-"""Errors of a body, each unknown field with the one that was probably meant."""
+"""Errors of a body, each with what was probably meant: another field, or an object."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from service.errors.did_you_mean import did_you_mean
 from service.errors.field_paths import path_of
 from service.errors.handlers import NO_FIELD, field_errors
 from service.errors.problems import MAX_ERRORS, FieldError
-from service.schemas.aliases import ALIASES
+from service.schemas.aliases import ALIASES, SHAPES
 from service.schemas.request import GenerateRequest
 
 Location = Sequence[str | int]
@@ -36,7 +36,14 @@ def unknown_field(location: Location, body: type[BaseModel]) -> FieldError:
 def _field_error(item: Any, body: type[BaseModel]) -> FieldError:
     if item["type"] == "extra_forbidden":
         return unknown_field(item["loc"], body)
+    if item["type"] == "model_type":  # whose own text names a class of ours
+        return FieldError(path_of(item["loc"]), _no_object(item["loc"]))
     return field_errors([item])[0]
+
+
+def _no_object(location: Location) -> str:
+    shape = SHAPES.get(".".join(_fields_of(location)))
+    return f"must be an object, such as {shape}" if shape else "must be an object"
 
 
 def _fields_of(location: Location) -> Iterator[str]:

@@ -50,6 +50,19 @@ def test_the_field_that_was_meant_is_told(body: dict[str, Any], field: str, mean
     assert told(body)[field] == f"there is no such field; did you mean {meant}?"
 
 
+@pytest.mark.parametrize(
+    ("body", "field", "shape"),
+    [
+        ({"scheduler": "euler"}, "scheduler", ', such as {"name": "euler"}'),
+        ({"loras": ["ink"]}, "loras.0", ', such as {"name": "…", "scale": 1.0}'),
+        ({"output": "jpeg"}, "output", ', such as {"format": "png"}'),
+        ({"loras": [{"name": "ink", "scale": [1]}]}, "loras.0.scale.0", ""),
+    ],
+)
+def test_what_is_no_object_is_told_its_shape(body: dict[str, Any], field: str, shape: str) -> None:
+    assert told(body)[field] == f"must be an object{shape}"
+
+
 def test_nothing_is_guessed_where_nothing_is_near() -> None:
     assert told({"zzz": 1}) == {"zzz": "there is no such field"}
 
