@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import logging
 import threading
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from service.settings.section import ConfigError
 
 log = logging.getLogger("atelier")
 
+WHERE = "its module must be installed, or lie in a folder of PYTHONPATH, written out in full"
+"""Places that a module is looked for in; the working directory is none."""
+
 SafetyFunction = Callable[[dict[str, Any]], object]
 
 
@@ -26,9 +30,12 @@ def load_function(name: str) -> SafetyFunction:
     try:
         found: SafetyFunction = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"safety.check: {name!r} cannot be imported: {error}") from error
+        said = f"{name!r} cannot be imported: {error}; {WHERE}"
+        raise ConfigError(f"safety.check: {said}") from error
     if not callable(found):
         raise ConfigError(f"safety.check: {name!r} is no function")
+    if inspect.iscoroutinefunction(found):
+        raise ConfigError(f"safety.check: {name!r} is async; name a plain function")
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 MAX_REASON_CHARS = 500
@@ -31,6 +32,12 @@ class Verdict(BaseModel):
     reason: Annotated[str, Field(validate_default=True)] = ""
     """Reason of a refusal, which clients are shown. Null is none, as programs write that, too."""
 
+    @field_validator("allow", mode="before")
+    @classmethod
+    def _plain(cls, allow: object) -> object:
+        """A comparison of a classifier's scores is NumPy's own kind of truth."""
+        return bool(allow) if isinstance(allow, np.bool_) else allow
+
     @field_validator("reason", mode="before")
     @classmethod
     def _none(cls, reason: object) -> object:
@@ -49,7 +56,8 @@ def verdict_of(answer: object) -> Verdict:
     Raises: SafetyAbsent: it is neither.
     """
     try:
-        return Verdict.model_validate({"allow": answer} if isinstance(answer, bool) else answer)
+        is_bare = isinstance(answer, bool | np.bool_)
+        return Verdict.model_validate({"allow": answer} if is_bare else answer)
     except ValidationError as error:
         raise SafetyAbsent(_no_verdict(error)) from None
 

@@ -173,9 +173,17 @@ async def test_a_function_that_hangs_keeps_its_place_until_it_returns() -> None:
     await patient.check(question("a hat"), "acme")
 
 
-@pytest.mark.parametrize("name", ["no_such_module:f", "json:no_such", "json:__name__"])
-def test_a_function_that_is_not_there_stops_the_start(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"safety\.check"):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no_such_module:f", "a folder of PYTHONPATH"),
+        ("json:no_such", "cannot be imported"),
+        ("json:__name__", "is no function"),
+        ("asyncio:sleep", "is async"),
+    ],
+)
+def test_what_cannot_be_called_stops_the_start(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"safety\.check: '{name}'.*{said}"):
         checker(check=name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from service.safety.verdict import NO_REASON, SafetyAbsent, verdict_of, verdict_of_json
@@ -15,6 +16,13 @@ def test_a_refusal_without_a_reason_says_that_it_has_none(answer: dict[str, Any]
     for verdict in (verdict_of(answer), verdict_of_json(json.dumps(answer).encode())):
         assert (verdict.allow, verdict.reason) == (False, NO_REASON)
     assert verdict_of(False).reason == NO_REASON
+
+
+@pytest.mark.parametrize("allow", [True, False])
+def test_a_comparison_of_numpy_is_a_verdict(allow: bool) -> None:
+    compared = np.float32(0.9 if allow else 0.1) > 0.5
+    assert type(compared) is np.bool_
+    assert verdict_of(compared).allow is verdict_of({"allow": compared}).allow is allow
 
 
 def test_a_null_reason_is_no_absent_verdict() -> None:
