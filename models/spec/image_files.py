@@ -59,6 +59,18 @@ def check(data: bytes, max_pixels: int) -> ImageFile:
     return ImageFile(media_type, width, height)
 
 
+def load(data: bytes, max_pixels: int) -> Image.Image:
+    """Return a file's pixels: upright, in RGB, or in RGBA where it has an alpha channel.
+
+    Raises: ImageFileError.
+    """
+    with _explained(max_pixels):
+        _check_header(data, max_pixels)
+        with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
+            ImageOps.exif_transpose(image, in_place=True)
+            return image.convert("RGBA" if image.has_transparency_data else "RGB")
+
+
 def mask_of_alpha(data: bytes, max_pixels: int) -> bytes:
     """Return a mask as a PNG: white where the file is transparent, black where it is opaque.
 

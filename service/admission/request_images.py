@@ -61,11 +61,15 @@ async def read_all(
 
 async def _read(front: FrontEnd, value: str, client: str) -> RequestImage:
     """Raises: ImageFileError."""
-    if is_url(value):
-        data = await _fetch(front, value, client)
-    else:
-        data = await asyncio.to_thread(from_base64, value)
+    data = await bytes_of(front, value, client)
     return RequestImage(data, await front.images.check(data, client))
+
+
+async def bytes_of(front: FrontEnd, value: str, client: str) -> bytes:
+    """Return the file that a field holds, or the address in it. Raises: ImageFileError."""
+    if is_url(value):
+        return await _fetch(front, value, client)
+    return await asyncio.to_thread(from_base64, value)
 
 
 async def _fetch(front: FrontEnd, url: str, client: str) -> bytes:

@@ -12,6 +12,7 @@ import json
 import resource
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -21,10 +22,11 @@ if __name__ == "__main__":
 from PIL import Image
 
 from models.spec.image_files import ImageFileError, check, mask_of_alpha
+from service.http.masked_files import paste, prepare
 
 LENGTH_BYTES = 8
-CHECK, MASK = b"c", b"m"
-"""Letters of what may be wanted: the fields of an `ImageFile`; a `mask`, in base64."""
+CHECK, MASK, PREPARE, PASTE = b"c", b"m", b"p", b"j"
+"""Letters of what may be wanted."""
 BASE_BYTES = 256 * 2**20
 """Memory of a child without pixels: the interpreter, its libraries, and the file itself."""
 BYTES_A_PIXEL = 24
@@ -61,12 +63,28 @@ def memory_bytes(max_pixels: int) -> int:
     return BASE_BYTES + BYTES_A_PIXEL * max_pixels
 
 
+def fields_of(data: bytes, max_pixels: int) -> dict[str, Any]:
+    """Return the fields of an `ImageFile`. Raises: ImageFileError."""
+    return asdict(check(data, max_pixels))
+
+
+def mask_of(data: bytes, max_pixels: int) -> dict[str, Any]:
+    """Return a `mask` in base64. Raises: ImageFileError."""
+    return {"mask": base64.b64encode(mask_of_alpha(data, max_pixels)).decode()}
+
+
+WANTED: Mapping[bytes, Callable[[bytes, int], dict[str, Any]]] = {
+    CHECK: fields_of,
+    MASK: mask_of,
+    PREPARE: prepare,
+    PASTE: paste,
+}
+
+
 def look_at(data: bytes, max_pixels: int, wanted: bytes = CHECK) -> dict[str, Any]:
     """Return what is wanted, or `error`; `spent` asks for another child."""
     try:
-        if wanted == MASK:
-            return {"mask": base64.b64encode(mask_of_alpha(data, max_pixels)).decode()}
-        return asdict(check(data, max_pixels))
+        return WANTED[wanted](data, max_pixels)
     except ImageFileError as error:
         return {"error": str(error)}
     except MemoryError:

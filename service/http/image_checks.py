@@ -7,6 +7,7 @@ its limits, or when the client leaves, and the event loop and other tenants go o
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import signal
@@ -18,15 +19,19 @@ from typing import Any
 
 from models.spec.image_files import ImageFile, ImageFileError
 from service.http.fair_limiter import FairLimiter
+from service.http.masked_files import MaskedFiles, to_paste, to_prepare
+from service.http.masked_images import Redrawing
 from service.settings.installation import IMPORT_ROOT
 from service.settings.settings import Settings
 
 LENGTH_BYTES = 8
 """Width of the length prefix that the child reads."""
-CHECK, MASK = b"c", b"m"
-"""Letters behind it: what the child reads in a file."""
+CHECK, MASK, PREPARE, PASTE = b"c", b"m", b"p", b"j"
+"""Letters behind it: what the child does with a file."""
 ANSWER_BYTES = 2**16
-"""Maximum size of an answer beside a mask, of which a pixel takes at most two letters."""
+"""Maximum size of an answer beside images."""
+LETTERS_A_PIXEL = 6
+"""Maximum letters of an answer a pixel: an image of three bytes in base64, and masks."""
 PROGRAM = Path(__file__).with_name("image_check_process.py")
 WALL_TIMES = 12
 """Ratio of wall time to processor time that a child may take: on a busy machine it waits."""
@@ -43,7 +48,7 @@ class ImageChecks:
         """
         limits, count = settings.limits, settings.server.image_processes
         self._cpu_s = limits.image_cpu_s
-        self._answer_bytes = ANSWER_BYTES + 2 * limits.max_image_pixels
+        self._answer_bytes = ANSWER_BYTES + LETTERS_A_PIXEL * limits.max_image_pixels
         self._arguments = (str(limits.max_image_pixels), str(limits.image_cpu_s))
         self.places = FairLimiter(count, max(1, count - 1) if has_tenants else count)
         self._idle: list[Process] = []
@@ -59,6 +64,17 @@ class ImageChecks:
         """Return a mask in base64, white where a file is transparent. Raises: ImageFileError."""
         mask: str = (await self._answer(data, tenant, MASK))["mask"]
         return mask
+
+    async def masked(self, image: bytes, mask: bytes, how: Redrawing, tenant: str) -> MaskedFiles:
+        """Return an image and its mask as a model is given them. Raises: ImageFileError."""
+        data = await asyncio.to_thread(to_prepare, image, mask, how)
+        return MaskedFiles.of(await self._answer(data, tenant, PREPARE))
+
+    async def pasted(self, image: bytes, files: MaskedFiles, made: bytes, tenant: str) -> bytes:
+        """Return an image with what was made of its part, as PNG. Raises: ImageFileError."""
+        data = await asyncio.to_thread(to_paste, image, files, made)
+        answer = await self._answer(data, tenant, PASTE)
+        return await asyncio.to_thread(base64.b64decode, answer["image"])
 
     async def _answer(self, data: bytes, tenant: str, wanted: bytes) -> dict[str, Any]:
         """Return what a child makes of a file. Raises: ImageFileError."""
@@ -78,7 +94,10 @@ class ImageChecks:
         """Parse the child's answer. Raises: ImageFileError."""
         if not line:
             raise self._why(await self._end(child))
-        answer: dict[str, Any] = json.loads(line)
+        is_long = len(line) > ANSWER_BYTES
+        answer: dict[str, Any] = (
+            await asyncio.to_thread(json.loads, line) if is_long else json.loads(line)
+        )
         if answer.pop("spent", False) or self._is_closed:
             await self._end(child)
         else:

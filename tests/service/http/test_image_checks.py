@@ -18,6 +18,7 @@ from PIL import Image
 
 from models.spec.image_files import FORMATS, MAX_SCANS, ImageFile, ImageFileError
 from service.http.image_checks import ImageChecks
+from service.http.masked_images import Redrawing
 from service.settings.limits import LimitSettings
 from service.settings.server import ServerSettings
 from service.settings.settings import Settings
@@ -68,6 +69,29 @@ async def test_memory_is_enough_for_the_largest_picture(
         file = io.BytesIO()
         Image.new("RGB", (65_500, 1)).save(file, file_format)
         assert (await checks.check(file.getvalue(), "acme")).width == 65_500
+
+
+async def test_memory_is_enough_to_redraw_the_largest_image(checks: ImageChecks) -> None:
+    """Noise with an alpha channel, all of it given, filled and put back."""
+    noise = np.random.default_rng(0).integers(0, 256, (1400, 1400, 4), np.uint8)
+    image, mask = io.BytesIO(), io.BytesIO()
+    Image.fromarray(noise).save(image, "PNG")
+    levels = Image.new("L", (1400, 1400))
+    levels.paste(255, (300, 300, 1100, 1100))
+    levels.convert("RGB").save(mask, "PNG")
+    how = Redrawing((1024, 1024), blur_px=(4, 4), fills=True, padding_px=1400)
+    files = await checks.masked(image.getvalue(), mask.getvalue(), how, "acme")
+    assert files.box == (0, 0, 1400, 1400)
+    whole = await checks.pasted(image.getvalue(), files, picture(), "acme")
+    assert Image.open(io.BytesIO(whole)).size == (1400, 1400)
+
+
+async def test_a_hostile_mask_harms_nobody(checks: ImageChecks) -> None:
+    how = Redrawing((64, 64), padding_px=0)
+    for image, mask in ((GOOD, bomb(60_000)), (bomb(60_000), GOOD)):
+        with pytest.raises(ImageFileError):
+            await checks.masked(image, mask, how, "acme")
+    assert await checks.check(GOOD, "acme") == ImageFile("image/png", 32, 32)
 
 
 HOSTILE = {

@@ -23,6 +23,7 @@ EXAMPLE = {
     "seed": 7,
 }
 Many = Annotated[int, Field(ge=1, le=1000)]
+Pixels = Annotated[float, Field(ge=0, le=1000)]
 
 
 class TextToImage(DoorBody):
@@ -78,7 +79,21 @@ class ImageToImage(TextToImage):
     denoising_strength: float | None = None
     """Share of the image to redraw. Default: the model's."""
     mask: Picture | None = None
-    """Mask of the image: white where it is redrawn."""
+    """Mask of the image: white where it is redrawn, or of a file with holes where it is not one."""
+    mask_blur: Pixels | None = None
+    """Blur of the mask: its standard deviation in pixels. Default: 4."""
+    mask_blur_x: Pixels | None = None
+    """Blur across, where `mask_blur` is not there."""
+    mask_blur_y: Pixels | None = None
+    """Blur down, likewise."""
+    inpainting_fill: int | None = None
+    """Content under the mask: 0 the colours around it, 1 the image. Default: 0."""
+    inpaint_full_res: bool | None = None
+    """Redraw the masked part alone, enlarged, and put it back into the image. Default: true."""
+    inpaint_full_res_padding: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    """Margin of that part in pixels. Default: 0."""
+    inpainting_mask_invert: bool | None = None
+    """Redraw where the mask is black. Default: false."""
 
 
 class A1111Error(BaseModel):

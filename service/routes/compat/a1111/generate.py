@@ -11,7 +11,7 @@ from service.http.negotiation import JSON
 from service.jobs.model.job import Job
 from service.responses.render import naming_the_job
 from service.routes.compat import documents
-from service.routes.compat.a1111 import results
+from service.routes.compat.a1111 import masks, results
 from service.routes.compat.a1111.bodies import A1111Error, ImageToImage, TextToImage
 from service.routes.compat.a1111.choice import model_of
 from service.routes.compat.a1111.router import ByKey, router
@@ -46,11 +46,13 @@ async def _made(call: Call, kind: type[TextToImage]) -> Response:
         async with entry(call) as entering:
             asked = await entering.json(kind)
             spec = await model_of(call, asked)
-            job = await entering.admit(translated(asked, spec), NAMES)
+            fields = translated(asked, spec)
+            masked = await masks.prepared(call, asked, spec)
+            job = await entering.admit(fields | (masked.fields if masked else {}), NAMES)
         with naming_the_job(job):
             async with _at_work(call, job):
                 job = await ended(call, job)
-            return await results.answer(call, asked, spec, job)
+            return await results.answer(call, asked, spec, job, masked)
 
 
 @asynccontextmanager

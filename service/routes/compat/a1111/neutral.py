@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from service.errors.problems import FieldError, Invalid
-from service.routes.compat.a1111.bodies import TextToImage
+from service.routes.compat.a1111.bodies import ImageToImage, TextToImage
 from service.schemas.unknown_fields import unknown_field
 
 IDLE = frozenset(
@@ -19,12 +19,11 @@ IDLE = frozenset(
         *("do_not_save_samples", "do_not_save_grid", "save_images", "include_init_images"),
         *("comments", "force_task_id", "override_settings_restore_afterwards"),
         *("url", "auth"),  # of SillyTavern's own server, which sends on what its page sent it
-        # of what is refused itself: hires fix, a second seed, churn, the refiner, a script, a mask
+        # of what is refused itself: hires fix, a second seed, churn, the refiner, a script
         *("firstphase_width", "firstphase_height", "hr_scale", "hr_upscaler", "hr_resize_x"),
         *("hr_second_pass_steps", "hr_resize_y", "hr_checkpoint_name", "hr_sampler_name"),
         *("hr_scheduler", "hr_prompt", "hr_negative_prompt", "hr_cfg", "hr_additional_modules"),
-        *("subseed", "s_tmin", "s_tmax", "refiner_switch_at", "script_args", "mask_round"),
-        "inpaint_full_res_padding",
+        *("subseed", "s_tmin", "s_tmax", "refiner_switch_at", "script_args"),
         # of networks that are not served: instruct-pix2pix, CLIP's layers, which SDXL ignores there
         *("image_cfg_scale", "clip_skip"),
     )
@@ -55,15 +54,9 @@ NEUTRAL: Mapping[str, Sequence[Any]] = {
     "initial_noise_multiplier": ONE,
 }
 """Values that each field may have; the first one, if any, is proposed."""
-OF_TEXT = frozenset({"denoising_strength"})
-MASKED: Mapping[str, Sequence[Any]] = {
-    "mask_blur": ZERO,
-    "mask_blur_x": ZERO,
-    "mask_blur_y": ZERO,
-    "inpainting_fill": ONE,
-    "inpaint_full_res": OFF,
-    "inpainting_mask_invert": ZERO,
-}
+OF_IMAGES = ImageToImage.model_fields.keys() - {"init_images", "mask"}
+"""Fields that do nothing without an image."""
+MASKED: Mapping[str, Sequence[Any]] = {"mask_round": (True, None)}
 """Values that fields of a mask may have, where there is one."""
 OPTIONS = frozenset({"CLIP_stop_at_last_layers", "samples_format", "save_images_add_number"})
 """Options that may have any value: SDXL ignores CLIP's layers there, too."""
@@ -94,7 +87,7 @@ def _wrong(given: Mapping[str, Any], has_mask: bool) -> Iterator[FieldError]:
             allowed = NEUTRAL.get(name) or MASKED[name]
             if value not in allowed:
                 yield FieldError(name, SAID.get(name) or _not_served(allowed))
-        elif name not in IDLE and name not in MASKED and name not in OF_TEXT:
+        elif name not in IDLE and name not in MASKED and name not in OF_IMAGES:
             yield unknown_field([name], TextToImage)
 
 

@@ -17,6 +17,7 @@ from service.recipes.parameters import SAMPLERS, parameters_of
 from service.recipes.recipe import generator, recipe_of
 from service.responses.render import names_of
 from service.routes.compat.a1111.bodies import TextToImage
+from service.routes.compat.a1111.masks import MaskedRequest, whole
 from service.routes.compat.call import Call
 from service.routes.compat.outcome import files
 from service.schemas.examples import PIXEL, Example, shown
@@ -45,11 +46,19 @@ class A1111Images(BaseModel):
     """JSON: `all_seeds`, `infotexts` and more of each image."""
 
 
-async def answer(call: Call, asked: TextToImage, spec: ModelSpec, job: Job) -> Response:
-    """Return the answer with a job's files. Raises: Problem: one is gone, or too many are sent."""
+async def answer(
+    call: Call, asked: TextToImage, spec: ModelSpec, job: Job, masked: MaskedRequest | None = None
+) -> Response:
+    """Return the answer with a job's files. Raises: Problem: one is gone, or too many are sent.
+
+    Args:
+        masked: the image, of which a part may have been redrawn.
+    """
     hold = call.front.bodies.hold(call.client)
     try:
         found = await files(call.front, job, hold) if asked.send_images is not False else []
+        if masked and masked.files.box:
+            found = [await whole(call, masked, data, hold) for data in found]
         hold.add(sum(len(data) for data in found))  # once more, as base64
         body = A1111Images(
             images=[base64.b64encode(data).decode() for data in found],

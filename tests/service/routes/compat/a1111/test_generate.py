@@ -165,16 +165,6 @@ async def test_inpainting_by_webuiapi(api: WebUIApi, sdxl: StandIn) -> None:
     assert job.request["mask_image"] and job.request["strength"] == 0.75
 
 
-async def test_what_a_mask_cannot_have_is_refused_by_name(api: WebUIApi, sdxl: StandIn) -> None:
-    with pytest.raises(RuntimeError) as error:
-        await asyncio.to_thread(api.img2img, images=[image()], mask_image=image(), prompt="a")
-    status, text = error.value.args
-    assert status == 422
-    errors = json.loads(text)["errors"]
-    for field in ("mask_blur", "inpainting_fill", "inpaint_full_res"):
-        assert f"{field}: is not served here" in errors
-
-
 async def post(wire: httpx.AsyncClient, body: dict[str, Any], of: str = "txt2img") -> Any:
     answer = await wire.post(f"/sdapi/v1/{of}", json=body)
     assert answer.status_code == 200, answer.text
