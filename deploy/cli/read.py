@@ -13,7 +13,10 @@ from deploy.exit_codes import EXIT_FAILED, UsageError, say
 if TYPE_CHECKING:
     from service.recipes.recipe import Recipe
 
-NOTHING = "it says nothing of how it was made: it was made without metadata, or saved again"
+NOTHING = (
+    "it says nothing of how it was made: it was made without metadata, was saved again, or is of a"
+    " format that has no place for it, such as WebM"
+)
 
 
 def add(commands: Commands) -> None:

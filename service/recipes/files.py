@@ -74,9 +74,15 @@ def _text(image: Image.Image) -> str | None:
 
 
 def _comment(value: bytes | str) -> str | None:
-    """Return a user's comment: in UTF-16 by the name of Unicode, else in ASCII."""
+    """Return a user's comment: in UTF-16 by the name of Unicode, else in ASCII.
+
+    UTF-16 is of either byte order, whichever the file's is: in the right one, the first bytes of
+    most characters are zero, since the names of settings are English.
+    """
     if isinstance(value, str):
         return value
     if value.startswith(UNICODE):
-        return value[len(UNICODE) :].decode("utf-16-be", errors="replace")
+        text = value[len(UNICODE) :]
+        order = "le" if text[1::2].count(0) > text[::2].count(0) else "be"
+        return text.decode(f"utf-16-{order}", errors="replace")
     return value[8:].decode("utf-8", errors="replace").strip("\0 ") or None

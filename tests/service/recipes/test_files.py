@@ -14,7 +14,7 @@ from PIL import Image, PngImagePlugin
 
 from service.recipes import xmp
 from service.recipes.files import BrokenRecipe, embed, read_parameters, read_recipe
-from service.recipes.formats import EMBED
+from service.recipes.formats import EMBED, EXIF_IFD, USER_COMMENT
 from service.recipes.parameters import parameters_of
 from tests.service.recipes.examples import FILES, PIXELS, bare, recipe
 
@@ -120,6 +120,16 @@ def test_parameters_of_another_program_are_read() -> None:
     Image.fromarray(PIXELS).save(file, "png", pnginfo=text)
     assert read_parameters(file.getvalue()) == "a fox\nSteps: 20, Seed: 1, Size: 8x8"
     assert read_recipe(file.getvalue()) is None
+
+
+@pytest.mark.parametrize("order", ["be", "le"])
+def test_a_comment_is_read_in_either_byte_order(order: str) -> None:
+    said = "狐, é\nSteps: 20, Seed: 1, Size: 8x8"
+    exif = Image.Exif()
+    exif[EXIF_IFD] = {USER_COMMENT: b"UNICODE\0" + said.encode(f"utf-16-{order}")}
+    file = io.BytesIO()
+    Image.fromarray(PIXELS).save(file, "jpeg", exif=exif)
+    assert read_parameters(file.getvalue()) == said
 
 
 def test_a_damaged_recipe_says_so() -> None:
