@@ -40,8 +40,17 @@ FAMILIES: Mapping[str, str] = {
 WITH_EXPERTS = frozenset({".wan.load"})
 """Modules whose `load` can leave experts on the host, by turns on the device (`swap_experts`)."""
 
-SINGLE_FILES = frozenset({".sdxl.load"})
-"""Modules whose `load` can take all weights from one `file`."""
+SINGLE_FILES: Mapping[str, tuple[str, ...]] = {
+    ".flux.load": ("text_encoder*/*.safetensors", "vae/*.safetensors"),
+    ".sdxl.load": (),
+    ".wan.load": (
+        "text_encoder/*.safetensors",
+        "vae/*.safetensors",
+        "image_encoder/*.safetensors",
+    ),
+}
+"""Modules whose `load` can take weights from one `file` → the weights of its base that it may need
+even so."""
 
 DEFAULT_BASE = "stabilityai/stable-diffusion-xl-base-1.0"
 """Hub id of the configs and tokenizers for a single file that comes alone."""
@@ -100,6 +109,8 @@ def load(
     """
     file = Path(source).expanduser()
     if source and file.is_file():
+        if swap_experts:
+            raise CheckpointError(f"{file}: swap_experts is set, but one file has no experts")
         return _load_file(name, file, dtype, defaults, base, how)
     if base is not None:
         raise CheckpointError(f"{source}: no such file; only a single file of weights has a base")
@@ -130,8 +141,11 @@ def _load_file(
         )
     folder = resolve(base or base_of(file), patterns=CONFIGS)
     class_name = read_model_index(folder)["_class_name"]
-    if FAMILIES.get(class_name) not in SINGLE_FILES:
+    further = SINGLE_FILES.get(FAMILIES.get(class_name, ""))
+    if further is None:
         raise UnsupportedCheckpoint(f"{file}: single files of a {class_name} are not served")
+    if further:
+        folder = resolve(base or base_of(file), patterns=(*CONFIGS, *further))
     try:
         load_family = partial(loader(class_name), file=file, reading=_reading(how))
         return load_family(name, folder, dtype, defaults)

@@ -14,12 +14,10 @@ from flax import nnx
 
 from models.adapters.files.adapter import KernelShape, Place
 from models.adapters.files.names import Layers, NetworkNames
+from models.checkpoint.authors_names import Fused
 from models.checkpoint.key_mapping import Renames, source
 from models.nn.layers.parameterised import Conv, Linear
 from models.spec.lora import Expert
-
-Fused = Mapping[str, tuple[str, ...]]
-"""The authors' name of a layer → diffusers' names of what it is made of; `{}` is a number."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,10 @@ class WeightsError(CheckpointError):
             *(f"missing: {key}" for key in missing),
             *(f"stray: {key}" for key in stray),
             *(f"misshapen: {key} should be {list(a)} and is {list(b)}" for key, a, b in misshapen),
-            *(f"of another type: {key} is {kind}, not F32, F16 or BF16" for key, kind in mistyped),
+            *(
+                f"of another type: {key} is {kind}, no float of 8 to 32 bits"
+                for key, kind in mistyped
+            ),
         ]
         head = f"{component}: the weights do not fit config.json; check that both belong together"
         super().__init__("\n  ".join([head, *lines]))

@@ -15,8 +15,8 @@ Renames = Sequence[tuple[str, str] | tuple[str, str, Prepare]]
 
 The path is dotted, with numbers for places in lists, and may use the expression's groups. `[\\1]`
 at its end is the place on the leading axis of a stacked leaf. An empty path passes the key over.
-`{q,k,v}` in it names several leaves: equal slices of the tensor along its first axis, in that
-order. `.T` behind the leaf's name: the file keeps this matrix as (in, out).
+`{q,k,v}` in it names several leaves: slices of the tensor along its first axis, in that order, each
+as long as its leaf. `.T` behind the leaf's name: the file keeps this matrix as (in, out).
 The function takes the tensor as stored and returns one of the same shape. Two rules for one path
 are tied keys: where both are there, the first rule's serves.
 """

@@ -10,6 +10,8 @@ from typing import Any
 from jax.typing import DTypeLike
 
 from models.checkpoint.folder import read_config, read_model_index
+from models.checkpoint.safetensors import ComponentFiles
+from models.flux import single_file
 from models.flux.config import FluxConfig
 from models.flux.key_mapping import RENAMES
 from models.flux.network import FluxTransformer
@@ -42,12 +44,15 @@ def load(
     folder: Path,
     dtype: DTypeLike,
     defaults: Mapping[str, Any] | None = None,
+    file: Path | None = None,
     reading: Reading = AS_IT_IS,
 ) -> FluxPipeline:
     """Read configs, tokenizers and weights; the weights go straight to the device in `dtype`.
 
     Args:
         defaults: of request fields, by the operator; they go before the checkpoint's own.
+        file: holds the transformer's weights, and those of other networks that are then not read
+            from the folder.
         reading: where the arrays go, and what the networks compute in.
 
     Raises:
@@ -70,15 +75,14 @@ def load(
         for each in (dtype, reading.activation_dtype or dtype)
     )
     loaded = {
-        name: reading.network(
-            name, (getattr(stored, name), getattr(used, name)), folder / component, renames
-        )
-        for name, (component, renames) in COMPONENTS.items()
+        name: reading.network(name, (getattr(stored, name), getattr(used, name)), place, renames)
+        for name, (place, renames) in _places(folder, file, vae_config).items()
     }
     networks = FluxNetworks(
         **loaded, preview=reading.reader.preview(*flat_image_encoder(loaded["vae"]))
     )
-    spec = make_spec(name, folder, config, vae_config, scheduler, defaults or {}, tool)
+    sources = (folder,) if file is None else (folder, file)
+    spec = make_spec(name, sources, config, vae_config, scheduler, defaults or {}, tool)
     return FluxPipeline(
         with_presets(spec, folder, levers_of(config), reading.qualities, reading.eight_bit),
         networks,
@@ -88,6 +92,14 @@ def load(
         reading.vae_tiling,
         tool,
     )
+
+
+def _places(
+    folder: Path, file: Path | None, vae: VaeConfig
+) -> Mapping[str, tuple[Path | ComponentFiles, loader.Renames]]:
+    """Return where each network's arrays lie. Raises: CheckpointError: not a file of Flux's."""
+    own = {name: (folder / component, names) for name, (component, names) in COMPONENTS.items()}
+    return {**own, **({} if file is None else single_file.parts(file, vae))}
 
 
 def abstract_modules(

@@ -30,16 +30,20 @@ NEEDS: Mapping[str, tuple[Need, ...]] = {
 
 def make_spec(
     name: str,
-    folder: Path,
+    sources: tuple[Path, ...],
     config: FluxConfig,
     vae: VaeConfig,
     scheduler: FlowMatchEuler,
     defaults: Mapping[str, Any],
     tool: Tool = PLAIN,
 ) -> ModelSpec:
-    """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's."""
+    """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's.
+
+    Args:
+        sources: the folder, and the file of weights if there is one.
+    """
     side = DEFAULT_LATENTS_PX * vae.downsampling
-    chosen = {**read_defaults(folder), **defaults}
+    chosen = {**read_defaults(sources[0]), **defaults}
     fields = fields_of(config, tool)
     unknown = sorted(chosen.keys() - fields)
     if unknown:
@@ -76,7 +80,7 @@ def make_spec(
             max_sequence_length=MAX_SEQUENCE_LENGTH,
         ),
         bucket_fields=("width", "height", "max_sequence_length"),
-        fingerprint=fingerprint(folder),
+        fingerprint=fingerprint(*sources),
     )
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from models.adapters.clip_names import clip_spelling
-from models.adapters.layer_names import Fused, Spelling
+from models.adapters.layer_names import Spelling
+from models.checkpoint.authors_names import Fused
 from models.sdxl.key_mapping import RENAMES
 from models.sdxl.network import UNet
 from models.sdxl.single_file_keys import BlockPlace, block_places

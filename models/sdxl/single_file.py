@@ -7,21 +7,20 @@ in diffusers' layout (its own weights are not read).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from models.checkpoint.folder import PICKLED, CheckpointError, UnsupportedCheckpoint
-from models.checkpoint.key_mapping import Renames
-from models.checkpoint.safetensors import ComponentFiles, Shape, open_tensors
+from models.checkpoint.folder import UnsupportedCheckpoint
+from models.checkpoint.safetensors import ComponentFiles
+from models.checkpoint.single_file import NetworkFile, shapes_of
 from models.sdxl.config import UNetConfig
 from models.sdxl.single_file_keys import (
-    CLIP_L_RENAMES,
     OPEN_CLIP_RENAMES,
     unet_renames,
-    vae_renames,
 )
+from models.text.clip import UNPROJECTED_RENAMES
 from models.vae.config import VaeConfig
+from models.vae.original_keys import vae_renames
 
 PREFIXES: Mapping[str, str] = {
     "unet": "model.diffusion_model.",
@@ -41,7 +40,11 @@ OTHERS: tuple[tuple[str, str, str], ...] = (
         "a LoRA, not a checkpoint",
         "merge it into one (in diffusers: load_lora_weights, fuse_lora, save_pretrained)",
     ),
-    ("double_blocks.", "a Flux transformer", FOLDER_INSTEAD),
+    (
+        "double_blocks.",
+        "a Flux transformer",
+        "say whose it is (models.*.base): a folder or hub id of a Flux in diffusers' layout",
+    ),
     ("joint_blocks.", "Stable Diffusion 3", "that family is not served"),
     ("head.modulation", "a Wan transformer", FOLDER_INSTEAD),
     ("cond_stage_model.", "Stable Diffusion 1 or 2", "that family is not served"),
@@ -57,14 +60,7 @@ OTHERWISE_TRAINED = ("edm_mean", "edm_vpred.sigma_max")
 """Marks, beside SDXL's networks, of a training that none of the schedulers here fits."""
 
 
-class Component(NamedTuple):
-    """Arguments of `models.weights.loader.load` beside the module."""
-
-    part: ComponentFiles
-    renames: Renames
-
-
-def components(file: Path, unet: UNetConfig, vae: VaeConfig) -> Mapping[str, Component]:
+def components(file: Path, unet: UNetConfig, vae: VaeConfig) -> Mapping[str, NetworkFile]:
     """Return where each network's weights are in the file; keys as in `PREFIXES`.
 
     Args:
@@ -77,11 +73,13 @@ def components(file: Path, unet: UNetConfig, vae: VaeConfig) -> Mapping[str, Com
     tables = {
         "unet": unet_renames(unet),
         "vae": vae_renames(vae),
-        "text_encoder": CLIP_L_RENAMES,
+        "text_encoder": UNPROJECTED_RENAMES,
         "text_encoder_2": OPEN_CLIP_RENAMES,
     }
     return {
-        name: Component(ComponentFiles(f"{name} in {file.name}", (file,), PREFIXES[name]), renames)
+        name: NetworkFile(
+            ComponentFiles(f"{name} in {file.name}", (file,), PREFIXES[name]), renames
+        )
         for name, renames in tables.items()
     }
 
@@ -89,7 +87,7 @@ def components(file: Path, unet: UNetConfig, vae: VaeConfig) -> Mapping[str, Com
 def unet_config(file: Path, base: Mapping[str, Any]) -> dict[str, Any]:
     """The base's `unet/config.json` with this file's input channels: nine for inpainting."""
     check(file)
-    return {**base, "in_channels": _shapes(file)[CONV_IN][1]}
+    return {**base, "in_channels": shapes_of(file)[CONV_IN][1]}
 
 
 def scheduler_config(file: Path, base: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +96,7 @@ def scheduler_config(file: Path, base: Mapping[str, Any]) -> dict[str, Any]:
     Fine-tunes for v-prediction hold an empty array `v_pred`, with zero-terminal SNR also `ztsnr`:
     a convention of the programs that they are made for (ComfyUI's supported_models.py).
     """
-    keys, config = _shapes(file).keys(), dict(base)
+    keys, config = shapes_of(file).keys(), dict(base)
     if "v_pred" in keys:
         config |= {"prediction_type": "v_prediction"}
         config |= {"rescale_betas_zero_snr": True} if "ztsnr" in keys else {}
@@ -107,7 +105,7 @@ def scheduler_config(file: Path, base: Mapping[str, Any]) -> dict[str, Any]:
 
 def detect(file: Path) -> bool:
     """Return whether this is an SDXL in one file. Raises: CheckpointError: it cannot be read."""
-    keys = _shapes(file).keys()
+    keys = shapes_of(file).keys()
     is_sdxl = {CONV_IN, LABELS} <= keys and not any(_absent(keys))
     return is_sdxl and keys.isdisjoint(OTHERWISE_TRAINED)
 
@@ -121,7 +119,7 @@ def check(file: Path) -> None:
     """
     if detect(file):
         return
-    keys = _shapes(file).keys()
+    keys = shapes_of(file).keys()
     for sign, what, advice in OTHERS:
         if any(sign in key for key in keys):
             raise UnsupportedCheckpoint(f"{file}: {what}, not an SDXL checkpoint; {advice}")
@@ -141,16 +139,3 @@ def _absent(keys: Any) -> Iterator[str]:
     for name, prefix in PREFIXES.items():
         if not any(key.startswith(prefix) for key in keys):
             yield f"{name} ({prefix}*)"
-
-
-def _shapes(file: Path) -> dict[str, Shape]:
-    if file.suffix in PICKLED:
-        raise CheckpointError(
-            f"{file}: a pickled checkpoint, which can run code when it is read and is never "
-            "opened; convert it to safetensors where you trust it"
-        )
-    if not file.is_file():
-        raise CheckpointError(f"{file}: no such file")
-    with ExitStack() as files:
-        tensors = open_tensors(ComponentFiles(file.name, (file,)), files)
-        return {key: tensor.shape for key, tensor in tensors.items()}

@@ -12,14 +12,14 @@ from models.checkpoint.safetensors import ComponentFiles
 from models.sdxl import single_file
 from models.sdxl.config import UNetConfig
 from models.sdxl.key_mapping import RENAMES
-from models.sdxl.single_file_keys import CLIP_L_RENAMES
 from models.text.clip import RENAMES as CLIP_RENAMES
+from models.text.clip import UNPROJECTED_RENAMES
 from models.vae.config import VaeConfig
 from models.vae.key_mapping import RENAMES as VAE_RENAMES
 
 COMPONENTS: Mapping[str, tuple[str, Renames]] = {
     "unet": ("unet", RENAMES),
-    "clip": ("text_encoder", CLIP_L_RENAMES),
+    "clip": ("text_encoder", UNPROJECTED_RENAMES),
     "clip_2": ("text_encoder_2", CLIP_RENAMES),
     "vae": ("vae", VAE_RENAMES),
 }

@@ -151,3 +151,9 @@ RENAMES: tuple[tuple[str, str], ...] = (
     (r"text_projection\.weight", "text_projection.kernel"),
 )
 """Checkpoint key → path, for files of transformers 4 (with `text_model.`) and 5 (without)."""
+
+UNPROJECTED_RENAMES: tuple[tuple[str, str], ...] = (
+    (r"(?:text_projection\.weight|logit_scale)", ""),
+    *RENAMES,
+)
+"""The same of an encoder without a projection, whose files may hold one that nothing reads."""

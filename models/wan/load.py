@@ -18,6 +18,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.checkpoint.folder import read_config, read_scheduler
+from models.checkpoint.safetensors import ComponentFiles
 from models.interface.apply_presets import with_presets
 from models.loading.abstract import abstract_module
 from models.loading.preview import MeanLatents, abstract_preview
@@ -31,6 +32,7 @@ from models.vae.config import check_tiling
 from models.vae.video import VideoAutoencoder
 from models.vision import clip
 from models.vision.preprocess import ClipPreprocessor
+from models.wan import single_file
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.experts import must_swap
 from models.wan.key_mapping import RENAMES
@@ -50,6 +52,8 @@ COMPONENTS: Mapping[str, tuple[str, loader.Renames]] = {
     "image_encoder": ("image_encoder", clip.RENAMES),
 }
 """Network → its folder in the checkpoint, and its names there."""
+Places = Mapping[str, tuple[Path | ComponentFiles, loader.Renames]]
+"""Network → where its arrays lie, and their names there."""
 
 
 def load(
@@ -58,6 +62,7 @@ def load(
     dtype: DTypeLike,
     defaults: Mapping[str, Any] | None = None,
     swap_experts: bool | None = None,
+    file: Path | None = None,
     reading: Reading = AS_IT_IS,
 ) -> WanPipeline:
     """Read configs, tokenizer and weights; the weights go straight to the device.
@@ -69,6 +74,7 @@ def load(
         defaults: of request fields, by the operator; they go before the checkpoint's own.
         swap_experts: whether two experts stay on the host, for the engine to bring them to the
             device by turns; None: only where the device does not hold both.
+        file: holds the transformer's weights; the folder's are not read then.
         reading: where the arrays go, and what the networks compute in.
 
     Raises:
@@ -80,9 +86,11 @@ def load(
     checkpoint = WanCheckpoint.read(folder)
     scheduler = _unshifted_scheduler(folder)
     check_tiling(reading.vae_tiling, checkpoint.vae.downsampling)
-    networks = _load_networks(checkpoint, folder, dtype, swap_experts, reading)
+    places = _places(folder, file, tuple(checkpoint.transformers))
+    networks = _load_networks(checkpoint, places, dtype, swap_experts, reading)
     pictured = checkpoint.image_encoder is not None
-    spec = make_spec(name, folder, checkpoint, defaults or {})
+    sources = (folder,) if file is None else (folder, file)
+    spec = make_spec(name, sources, checkpoint, defaults or {})
     return WanPipeline(
         with_presets(spec, folder, LEVERS, reading.qualities, reading.eight_bit),
         checkpoint,
@@ -106,7 +114,7 @@ def _unshifted_scheduler(folder: Path) -> dict[str, Any]:
 
 def _load_networks(
     checkpoint: WanCheckpoint,
-    folder: Path,
+    places: Places,
     dtype: DTypeLike,
     swap_experts: bool | None,
     reading: Reading,
@@ -124,7 +132,7 @@ def _load_networks(
             on_host if swaps and part in EXPERTS else reading,
             part,
             (getattr(stored, part), getattr(used, part)),
-            folder,
+            places[part],
         )
         for part in COMPONENTS
     }
@@ -181,11 +189,23 @@ def _swaps(networks: WanNetworks) -> bool:
     return must_swap([size for size in experts if size], sum(sizes.values()), limit)
 
 
-def _load_part(reading: Reading, part: str, modules: tuple[Any, Any], folder: Path) -> Any:
+def _places(folder: Path, file: Path | None, transformers: tuple[str, ...]) -> Places:
+    """Return where each network's arrays lie. Raises: CheckpointError: not a file of Wan's."""
+    own = {name: (folder / component, names) for name, (component, names) in COMPONENTS.items()}
+    if file is None:
+        return own
+    return {**own, transformers[0]: single_file.transformer(file, len(transformers))}
+
+
+def _load_part(
+    reading: Reading,
+    part: str,
+    modules: tuple[Any, Any],
+    place: tuple[Path | ComponentFiles, loader.Renames],
+) -> Any:
     if modules[0] is None:
         return None
-    component, renames = COMPONENTS[part]
-    loaded = reading.network(part, modules, folder / component, renames)
+    loaded = reading.network(part, modules, *place)
     if reading.sharding is not _as_numpy:
         return loaded
     graph, state = nnx.split(loaded)

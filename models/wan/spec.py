@@ -30,14 +30,18 @@ NEEDS: Mapping[str, tuple[Need, ...]] = dict.fromkeys(
 
 def make_spec(
     name: str,
-    folder: Path,
+    sources: tuple[Path, ...],
     checkpoint: WanCheckpoint,
     defaults: Mapping[str, Any],
 ) -> ModelSpec:
-    """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's."""
+    """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's.
+
+    Args:
+        sources: the folder, and the file of weights if there is one.
+    """
     limits = limits_of(Grid.of(checkpoint.transformer, checkpoint.vae))
     fields = fields_of(checkpoint)
-    chosen = {**read_defaults(folder), **defaults}
+    chosen = {**read_defaults(sources[0]), **defaults}
     unknown = sorted(chosen.keys() - fields)
     if unknown:
         raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
@@ -52,7 +56,7 @@ def make_spec(
         limits=limits,
         schedulers=OPTIONS,
         bucket_fields=("width", "height", "num_frames", "max_sequence_length"),
-        fingerprint=fingerprint(folder),
+        fingerprint=fingerprint(*sources),
     )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 from flax import nnx
 
 from models.checkpoint.folder import WeightsError
 from models.checkpoint.key_mapping import Prepare, Renames, Target, source, split, target
-from models.checkpoint.safetensors import DTYPES, ComponentFiles, Filling, Shape, Tensor
+from models.checkpoint.safetensors import READ, ComponentFiles, Filling, Shape, Slice, Tensor
 
 Slot = tuple[str, int | None]
 """A leaf's path and the place on its leading axis (None: the whole leaf)."""
@@ -36,7 +37,7 @@ def assign(
         expected = filling.shape_in_file(_stored_shape(path, _slot_shape(leaves[path], layer)))
         if not _fits(tensor.shape, expected, path):
             misshapen[tensor.key] = (tensor.key, expected, tensor.shape)
-        if tensor.kind not in DTYPES:
+        if tensor.kind not in READ:
             mistyped[tensor.key] = (tensor.key, tensor.kind)
     missing = _missing(chosen.keys(), leaves, renames)
     if missing or stray or misshapen or mistyped:
@@ -69,7 +70,7 @@ def _choose(
             stray.append(tensor.key)
             continue
         prepare = next(iter(renames[goal.rule][2:]), None)
-        for slot, filling in _fillings(tensor, goal, prepare):
+        for slot, filling in _fillings(tensor, goal, prepare, leaves):
             rival = chosen.get(slot)
             if rival is None or goal.rule < rival.goal.rule:
                 chosen[slot] = filling
@@ -78,12 +79,22 @@ def _choose(
     return chosen, stray
 
 
-def _fillings(tensor: Tensor, goal: Target, prepare: Prepare | None) -> list[tuple[Slot, Filling]]:
+def _fillings(
+    tensor: Tensor, goal: Target, prepare: Prepare | None, leaves: dict[str, nnx.Variable]
+) -> Iterator[tuple[Slot, Filling]]:
+    """Yield what each leaf has of a tensor: all of it, or the slice behind those before."""
     paths = split(goal.path)
-    return [
-        ((path, goal.layer), Filling(tensor, goal, prepare, number, len(paths)))
-        for number, path in enumerate(paths)
-    ]
+    if len(paths) == 1:
+        yield (goal.path, goal.layer), Filling(tensor, goal, prepare)
+        return
+    lengths = [_rows(path, _slot_shape(leaves[path], goal.layer)) for path in paths]
+    for path, length, stop in zip(paths, lengths, accumulate(lengths), strict=True):
+        part = Slice(stop - length, stop, sum(lengths))
+        yield (path, goal.layer), Filling(tensor, goal, prepare, part)
+
+
+def _rows(path: str, shape: Shape) -> int:
+    return _stored_shape(path, shape)[0]
 
 
 def _has_slot(leaves: dict[str, nnx.Variable], path: str, layer: int | None) -> bool:

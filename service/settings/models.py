@@ -36,8 +36,9 @@ class ModelSettings(Section):
     """Settings of how a model is loaded and served."""
 
     base: str | None = None
-    """Configs and tokenizers for a `source` that is a single file: folder in diffusers' layout, or
-    hub id. With a `lora` the name of another model, which this one is with that adapter."""
+    """Configs, tokenizers and whatever networks it lacks for a `source` that is a single file:
+    folder in diffusers' layout, or hub id. With a `lora` the name of another model, which this one
+    is with that adapter."""
     lora: str | None = None
     """Adapter that every image of this model has: a source as in `[loras]`. The model is served by
     its base's workers, from the same weights, unless it is fused."""

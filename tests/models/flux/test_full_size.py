@@ -56,7 +56,7 @@ def pipeline(
     folder = tmp_path_factory.mktemp("words")
     clip_tokenizer(77).save_pretrained(folder / "clip")
     t5_tokenizer(512).save_pretrained(folder / "t5")
-    spec = make_spec("flux", folder, config, FLUX_VAE, schedule, {})
+    spec = make_spec("flux", (folder,), config, FLUX_VAE, schedule, {})
     tokenizers = ClipTokenizer(folder / "clip"), T5Tokenizer(folder / "t5")
     return FluxPipeline(spec, modules, schedule, *tokenizers)
 

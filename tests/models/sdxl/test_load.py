@@ -193,6 +193,6 @@ def test_a_file_that_no_family_takes_is_refused(folder: Path, file: Path, tmp_pa
     pickle.write_bytes(b"a pickle")
     with pytest.raises(UnsupportedCheckpoint, match=r"not a \.safetensors file"):
         registry.load("tiny", str(pickle), "float32", {})
-    (tmp_path / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
-    with pytest.raises(UnsupportedCheckpoint, match="single files of a FluxPipeline"):
+    (tmp_path / "model_index.json").write_text('{"_class_name": "LTXPipeline"}')
+    with pytest.raises(UnsupportedCheckpoint, match="single files of a LTXPipeline"):
         registry.load("tiny", str(file), "float32", {}, base=str(tmp_path))

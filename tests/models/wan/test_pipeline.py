@@ -73,7 +73,7 @@ def make(name: str, words: Path) -> WanPipeline:
     modules = abstract_modules(checkpoint, jnp.bfloat16)
     preprocessor = ClipPreprocessor() if checkpoint.image_encoder else None
     tools = Tools(SCHEDULER, T5Tokenizer(words), preprocessor)
-    return WanPipeline(make_spec(name, words, checkpoint, {}), checkpoint, modules, tools)
+    return WanPipeline(make_spec(name, (words,), checkpoint, {}), checkpoint, modules, tools)
 
 
 def abstract(tree: Any, *leading: int) -> Any:

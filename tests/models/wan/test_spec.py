@@ -16,7 +16,7 @@ from tests.models.wan.test_checkpoint import CONFIG, EMBEDDED, FROM_IMAGE, pictu
 
 
 def spec(folder: Path, checkpoint: WanCheckpoint, **defaults: Any) -> Any:
-    return make_spec("wan", folder, checkpoint, defaults)
+    return make_spec("wan", (folder,), checkpoint, defaults)
 
 
 def test_defaults_are_those_of_diffusers_call(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def sources(path: Path, file: DiskFile, transposed: bool) -> Sources:
         tensors = open_tensors(ComponentFiles("x", (path,)), files)
     goals = (Target("kernel", layer, 0, transposed) for layer in range(LAYERS))
     return {
-        goal.layer: Filling(replace(tensors[str(goal.layer)], file=file), goal, None, 0, 1)
+        goal.layer: Filling(replace(tensors[str(goal.layer)], file=file), goal, None)
         for goal in goals
     }
 
@@ -128,7 +128,7 @@ def test_a_tensor_is_read_by_several_threads(tmp_path: Path, in_flight: int) -> 
         pool = BufferPool(in_flight)
         leaves = []
         for name, array in stored.items():
-            filling = Filling(tensors[name], Target(name, None, 0, False), None, 0, 1)
+            filling = Filling(tensors[name], Target(name, None, 0, False), None)
             leaf = Leaf(array.shape, array.dtype, {None: filling}, False, None)
             leaves.append(OnDevice(leaf, pool))
         parts = [len(list(leaf.reads())) for leaf in leaves]

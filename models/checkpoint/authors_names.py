@@ -1,0 +1,53 @@
+"""Names that a network's authors gave its layers, beside diffusers': the keys of single files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+import numpy as np
+
+from models.checkpoint.key_mapping import Renames, target
+
+Fused = Mapping[str, tuple[str, ...]]
+"""The authors' name of a layer → diffusers' names of what it is made of; `{}` is a number."""
+
+
+def authors_renames(fused: Fused, renames: Renames, swapped: Collection[str] = ()) -> Renames:
+    """Return the rename table of the authors' keys.
+
+    Args:
+        renames: the table of diffusers' keys; a layer's number is a place in a stack.
+        swapped: names of `fused` whose outputs' halves lie the other way round.
+    """
+    return tuple(
+        (expression, path, swap_halves) if name in swapped else (expression, path)
+        for name, parts in fused.items()
+        for expression, path in _rules(name, parts, renames)
+    )
+
+
+def swap_halves(array: np.ndarray) -> np.ndarray:
+    """Return the second half of the rows, then the first."""
+    return np.concatenate(np.split(array, 2)[::-1])
+
+
+def _rules(name: str, parts: tuple[str, ...], renames: Renames) -> Iterator[tuple[str, str]]:
+    """Yield the rules of a layer's arrays."""
+    theirs = re.escape(name).replace(r"\{\}", r"(\d+)")
+    place = r"[\1]" if "{}" in name else ""
+    for array in ("weight", "bias"):
+        goals = [target(f"{part.format(0)}.{array}", renames) for part in parts]
+        paths = [goal.path for goal in goals if goal is not None]
+        if len(paths) == len(parts):
+            yield rf"{theirs}\.{array}", joined(paths) + place
+
+
+def joined(paths: list[str]) -> str:
+    """`a.q.kernel` and `a.k.kernel` → `a.{q,k}.kernel`: leaves that share one tensor."""
+    if len(paths) == 1:
+        return paths[0]
+    steps = [path.split(".") for path in paths]
+    first = next(n for n, names in enumerate(zip(*steps, strict=False)) if len({*names}) > 1)
+    middles = ",".join(".".join(names[first:-1]) for names in steps)
+    return ".".join([*steps[0][:first], f"{{{middles}}}", steps[0][-1]])

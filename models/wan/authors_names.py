@@ -1,0 +1,47 @@
+"""The authors' names of the Wan transformer's arrays, which single files have.
+
+Source: Alibaba Wan Team, Wan2.1 (wan/modules/model.py).
+"""
+
+from __future__ import annotations
+
+from models.checkpoint.authors_names import Fused, authors_renames
+from models.checkpoint.key_mapping import Renames
+from models.wan.key_mapping import RENAMES
+
+_PROJECTIONS = {"q": "to_q", "k": "to_k", "v": "to_v", "o": "to_out.0"}
+_CONDITIONS = "condition_embedder"
+
+LAYERS: Fused = {
+    **{f"blocks.{{}}.self_attn.{a}": (f"blocks.{{}}.attn1.{b}",) for a, b in _PROJECTIONS.items()},
+    **{f"blocks.{{}}.cross_attn.{a}": (f"blocks.{{}}.attn2.{b}",) for a, b in _PROJECTIONS.items()},
+    "blocks.{}.cross_attn.k_img": ("blocks.{}.attn2.add_k_proj",),
+    "blocks.{}.cross_attn.v_img": ("blocks.{}.attn2.add_v_proj",),
+    "blocks.{}.ffn.0": ("blocks.{}.ffn.net.0.proj",),
+    "blocks.{}.ffn.2": ("blocks.{}.ffn.net.2",),
+    "time_embedding.0": (f"{_CONDITIONS}.time_embedder.linear_1",),
+    "time_embedding.2": (f"{_CONDITIONS}.time_embedder.linear_2",),
+    "time_projection.1": (f"{_CONDITIONS}.time_proj",),
+    "text_embedding.0": (f"{_CONDITIONS}.text_embedder.linear_1",),
+    "text_embedding.2": (f"{_CONDITIONS}.text_embedder.linear_2",),
+    "img_emb.proj.1": (f"{_CONDITIONS}.image_embedder.ff.net.0.proj",),
+    "img_emb.proj.3": (f"{_CONDITIONS}.image_embedder.ff.net.2",),
+    "head.head": ("proj_out",),
+}
+_NORMS: Fused = {
+    "blocks.{}.self_attn.norm_q": ("blocks.{}.attn1.norm_q",),
+    "blocks.{}.self_attn.norm_k": ("blocks.{}.attn1.norm_k",),
+    "blocks.{}.cross_attn.norm_q": ("blocks.{}.attn2.norm_q",),
+    "blocks.{}.cross_attn.norm_k": ("blocks.{}.attn2.norm_k",),
+    "blocks.{}.cross_attn.norm_k_img": ("blocks.{}.attn2.norm_added_k",),
+    "blocks.{}.norm3": ("blocks.{}.norm2",),
+    "img_emb.proj.0": (f"{_CONDITIONS}.image_embedder.norm1",),
+    "img_emb.proj.4": (f"{_CONDITIONS}.image_embedder.norm2",),
+}
+
+AUTHORS_RENAMES: Renames = (
+    *authors_renames({"patch_embedding": ("patch_embedding",), **LAYERS, **_NORMS}, RENAMES),
+    (r"blocks\.(\d+)\.modulation", r"blocks.scale_shift_table[\1]"),
+    (r"head\.modulation", "scale_shift_table"),
+    (r"img_emb\.emb_pos", "image_in.positions"),
+)

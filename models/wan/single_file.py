@@ -1,0 +1,43 @@
+"""Wan's transformer in one `.safetensors` file; all else comes from a folder in diffusers' layout.
+
+Source: ComfyUI (comfy/supported_models.py, class WAN21_T2V) for the prefixes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from models.checkpoint.folder import UnsupportedCheckpoint
+from models.checkpoint.single_file import Naming, NetworkFile, parts_of
+from models.wan.authors_names import AUTHORS_RENAMES
+from models.wan.key_mapping import RENAMES
+
+PREFIXES = ("model.diffusion_model.", "diffusion_model.", "transformer.", "")
+NAMINGS = (
+    Naming(PREFIXES, "head.modulation", AUTHORS_RENAMES),
+    Naming(PREFIXES, "condition_embedder.time_proj.weight", RENAMES),
+)
+
+
+def transformer(file: Path, count: int) -> NetworkFile:
+    """Return where the transformer lies in a file.
+
+    Args:
+        count: of the base's transformers.
+
+    Raises:
+        UnsupportedCheckpoint: there is none of Wan's in it, or the base has two.
+        CheckpointError: pickled, damaged or not there.
+    """
+    found = parts_of(file, {"transformer": NAMINGS})
+    if "transformer" not in found:
+        raise UnsupportedCheckpoint(
+            f"{file}: no Wan transformer in it; it would have head.modulation, behind "
+            "model.diffusion_model or nothing"
+        )
+    if count != 1:
+        raise UnsupportedCheckpoint(
+            f"{file}: one transformer, but its base has {count} experts; give a folder in "
+            "diffusers' layout with both"
+        )
+    return found["transformer"]
