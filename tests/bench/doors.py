@@ -27,12 +27,19 @@ from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
 from tests.service.attacked import attacked
-from tests.service.standin import MODEL, StandIn
+from tests.service.standin import MODEL, VIDEO, StandIn
 
 WARM_UP = 20
 PROMPT = "a red circle on a blue background"
 BYTES, JSON = "/v1/generate, the file", "/v1/generate, JSON"
 INLINE = "/v1/generate, JSON with the file"
+QUEUED = "/v1/generate, a video that is queued"
+VIDEO_INLINE = "/v1/generate, JSON with a video"
+MCP = {
+    "accept": "application/json, text/event-stream",
+    "mcp-protocol-version": "2025-06-18",
+}
+INLINED = {"output": {"inline": True}}
 Ask = Callable[[httpx.AsyncClient, int], Awaitable[httpx.Response]]
 
 
@@ -46,15 +53,30 @@ def posting(path: str, body: Callable[[int], dict[str, Any]], **headers: str) ->
 
 
 def ours(seed: int) -> dict[str, Any]:
+    return {"model": MODEL, "prompt": PROMPT, "seed": seed}
+
+
+def film(seed: int) -> dict[str, Any]:
+    return {"model": VIDEO.name, "prompt": PROMPT, "seed": seed}
+
+
+def called(seed: int) -> dict[str, Any]:
+    """A call of an agent's tool, as its client sends it."""
+    params = {"name": "generate_image", "arguments": ours(seed)}
+    return {"jsonrpc": "2.0", "id": seed, "method": "tools/call", "params": params}
+
+
+def given(seed: int) -> dict[str, Any]:
+    """Of a door whose path or setting has the model."""
     return {"prompt": PROMPT, "seed": seed}
 
 
 def inline(seed: int) -> dict[str, Any]:
-    return ours(seed) | {"output": {"inline": True}}
+    return ours(seed) | INLINED
 
 
 def openai(answer: str) -> Callable[[int], dict[str, Any]]:
-    return lambda seed: ours(seed) | {"model": MODEL, "response_format": answer}
+    return lambda seed: ours(seed) | {"response_format": answer}
 
 
 WAYS: dict[str, tuple[Ask, str]] = {
@@ -68,16 +90,30 @@ WAYS: dict[str, tuple[Ask, str]] = {
     ),
     "OpenAI, b64_json": (posting("/v1/images/generations", openai("b64_json")), INLINE),
     "OpenAI, url": (posting("/v1/images/generations", openai("url")), JSON),
-    "AUTOMATIC1111": (posting("/sdapi/v1/txt2img", ours), INLINE),
+    "AUTOMATIC1111": (posting("/sdapi/v1/txt2img", given), INLINE),
     "Replicate, Prefer: wait": (
         posting(
             "/v1/predictions",
-            lambda seed: {"version": f"atelier/{MODEL}", "input": ours(seed)},
+            lambda seed: {"version": f"atelier/{MODEL}", "input": given(seed)},
             prefer="wait",
         ),
         JSON,
     ),
-    "fal, run": (posting(f"/fal/run/{MODEL}", ours), JSON),
+    "fal, run": (posting(f"/fal/run/{MODEL}", given), JSON),
+    "MCP, a tool's call": (posting("/mcp", called, **MCP), INLINE),
+    QUEUED: (posting("/v1/generate", film), QUEUED),
+    "OpenAI, a video that is queued": (posting("/v1/videos", film), QUEUED),
+    VIDEO_INLINE: (
+        posting("/v1/generate", lambda seed: film(seed) | INLINED, prefer="wait"),
+        VIDEO_INLINE,
+    ),
+    "MLPerf, a video": (
+        posting(
+            "/v1/videos/generations",
+            lambda seed: film(seed) | {"response_format": "video_bytes"},
+        ),
+        VIDEO_INLINE,
+    ),
 }
 """Ways by name: how it asks, and the way of ours whose answer has the same in it."""
 
@@ -105,6 +141,7 @@ async def measured(
     queue = await Queue.connect(redis_url, QueueSettings())
     async with (
         StandIn(queue, store),
+        StandIn(queue, store, VIDEO),
         httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http,
     ):
         for number in range(WARM_UP + rounds):
