@@ -357,3 +357,35 @@ def undeclared(files: list[Path], known: set[str]) -> list[str]:
     return [
         name for name in sorted(outside) if not known & {normal(d) for d in providers.get(name, [])}
     ]
+
+
+def asking(source: str) -> list[int]:
+    """Lines that compare something with a family's name, or choose by it."""
+    asked = (ast.Compare, ast.MatchValue)
+    return sorted(
+        leaf.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, asked)
+        for leaf in ast.walk(node)
+        if isinstance(leaf, ast.Constant) and leaf.value in FAMILIES
+    )
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_mechanism_asks_which_family_it_is(room: str) -> None:
+    """Outside of the families' own folders."""
+    own = {ROOT / "models" / family for family in FAMILIES}
+    files = [ROOT / f"{room}.py"] if room == "atelier" else (ROOT / room).rglob("*.py")
+    found = {
+        f"{file.relative_to(ROOT)}:{line}"
+        for file in files
+        if own.isdisjoint(file.parents)
+        for line in asking(file.read_text())
+    }
+    assert not found
+
+
+def test_asking_shows() -> None:
+    asked = "if spec.family == 'wan':\n    pass\nmatch name:\n    case 'flux':\n        pass\n"
+    assert asking(asked + "x = name in ('sdxl', 'lora')") == [1, 4, 6]
+    assert not asking("TABLE = {'flux': 1}\nname = TABLE['flux']"), "a table of data"
