@@ -26,6 +26,7 @@ from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.door import Door
 from service.routes.compat.openai.errors import OpenAIError, openai_error
+from service.routes.compat.replicate import uploads
 from service.schemas.examples import Example, shown
 from service.schemas.response import View
 
@@ -161,12 +162,17 @@ UPLOAD: dict[str, Any] = {
 
 
 @router.post("", response_model=FileView, **UPLOAD)
-async def create_file(call: ByBearer) -> FileView:
-    """Upload a file of requests for a batch: JSON, one request a line."""
-    with call.front.uploads.holding(call.client, 1):
+async def create_file(call: ByBearer) -> FileView | Response:
+    """Upload a file of requests for a batch: JSON, one request a line.
+
+    Replicate's client sends an input's image here, as `content`, and is answered with a data URI.
+    """
+    with call.front.uploads.holding(call.client, 1), uploads.receiving(call) as image:
         async with _upload(call) as file:
             texts = {name: MemoryPart(TEXT_BYTES, name) for name in ("purpose", *EXPIRES)}
-            await read_form(call.request, {"file": file, **texts})
+            await read_form(call.request, {"file": file, **texts, **image.parts})
+            if image.is_there:
+                return await image.answer()
             _check_form(file, texts["purpose"])
             return _view(await _kept(call, file))
 

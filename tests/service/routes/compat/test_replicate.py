@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import io
+import base64
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ from replicate.exceptions import ModelError, ReplicateError
 
 from service.jobs.model.job import JobError, JobState
 from service.jobs.queue import Queue
+from service.settings.settings import Settings
 from tests.service.standin import MODEL, StandIn, picture
 
 NAME = f"anybody/{MODEL}"
@@ -56,20 +58,45 @@ async def test_run_waits_for_a_job_like_any_other(
         assert answer.status_code == 200 and answer.headers["content-type"] == "image/jpeg"
 
 
-async def test_an_image_is_sent_as_a_file(client: Client, pool: StandIn) -> None:
-    image = picture(size=(64, 64))
+@pytest.mark.parametrize("how", [{}, {"file_encoding_strategy": "base64"}], ids=["", "base64"])
+async def test_an_image_is_sent_as_a_file(
+    client: Client, pool: StandIn, tmp_path: Path, how: dict[str, Any]
+) -> None:
+    path = tmp_path / "first.png"
+    path.write_bytes(picture(size=(64, 64)))
 
     def asked() -> Any:
-        return client.run(
-            NAME,
-            input={"prompt": "a", "image": io.BytesIO(image), "prompt_strength": 0.5},
-            file_encoding_strategy="base64",
-        )
+        with path.open("rb") as file:
+            given = {"prompt": "a", "image": file, "prompt_strength": 0.5}
+            return client.run(NAME, input=given, **how)
 
     await asyncio.to_thread(asked)
     (job,) = pool.seen
-    assert await pool.store.get(job.request["image"]) == image
+    assert await pool.store.get(job.request["image"]) == path.read_bytes()
     assert job.request["strength"] == 0.5
+
+
+async def test_an_upload_is_its_own_address_and_is_not_kept(
+    client: Client, wire: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    path = tmp_path / "first.png"
+    path.write_bytes(picture())
+    made = await asyncio.to_thread(client.files.create, path, metadata={"of": "me"})
+    assert (made.name, made.content_type, made.size) == ("first.png", "image/png", len(picture()))
+    head, _, data = made.urls["get"].partition(",")
+    assert head == "data:image/png;base64" and base64.b64decode(data) == picture()
+    assert made.metadata == {"of": "me"}
+    assert (await wire.get("/v1/files")).json()["data"] == []
+
+
+async def test_an_upload_that_cannot_be_read_is_refused(
+    wire: httpx.AsyncClient, settings: Settings
+) -> None:
+    large = {"content": bytes(settings.limits.max_body_bytes + 1)}
+    assert (await wire.post("/v1/files", files=large)).status_code == 413
+    form = {"files": {"content": picture()}, "data": {"metadata": "[1]"}}
+    told = await wire.post("/v1/files", **form)
+    assert told.status_code == 400 and told.json()["error"]["param"] == "metadata"
 
 
 async def test_a_prediction_is_created_followed_and_listed(client: Client, pool: StandIn) -> None:
