@@ -15,7 +15,7 @@ from service.routes.compat.a1111 import masks, results
 from service.routes.compat.a1111.bodies import A1111Error, ImageToImage, TextToImage
 from service.routes.compat.a1111.choice import model_of
 from service.routes.compat.a1111.router import ByKey, router
-from service.routes.compat.a1111.translation import NAMES, translated
+from service.routes.compat.a1111.translation import names_of, translated
 from service.routes.compat.call import Call
 from service.routes.compat.entry import entry
 from service.routes.compat.outcome import ended
@@ -48,7 +48,7 @@ async def _made(call: Call, kind: type[TextToImage]) -> Response:
             spec = await model_of(call, asked)
             fields = translated(asked, spec)
             masked = await masks.prepared(call, asked, spec)
-            job = await entering.admit(fields | (masked.fields if masked else {}), NAMES)
+            job = await entering.admit(fields | (masked.fields if masked else {}), names_of(asked))
         with naming_the_job(job):
             async with _at_work(call, job):
                 job = await ended(call, job)

@@ -159,6 +159,12 @@ def samplers_of(spec: ModelSpec) -> Iterator[Sampler]:
     return (one for one in SAMPLERS if has(spec, one))
 
 
+def without_noise(sampler: str | None, eta: float | None) -> str | None:
+    """Return the sampler that is meant: `Euler a` that adds no noise is `Euler`."""
+    found = _sampler(sampler) if sampler else None
+    return "Euler" if found and found.name == "Euler a" and eta == 0 else sampler
+
+
 def eta_of(sampler: str | None, eta: float | None) -> float | None:
     """Return a request's `eta`, of the one sampler that takes it. Raises: Invalid."""
     name = found.name if sampler and (found := _sampler(sampler)) else sampler

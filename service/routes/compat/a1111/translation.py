@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from models.spec.model_spec import ModelSpec
@@ -9,15 +11,14 @@ from service.errors.problems import FieldError, Invalid
 from service.routes.compat.a1111 import neutral
 from service.routes.compat.a1111.bodies import ImageToImage, TextToImage
 from service.routes.compat.a1111.prompts import without_adapters
-from service.routes.compat.a1111.samplers import eta_of, scheduler_of
+from service.routes.compat.a1111.samplers import eta_of, scheduler_of, without_noise
 from service.routes.compat.names import Names
 
-NAMES = Names(
+NAMES: Mapping[str, str] = MappingProxyType(
     {
         "model": "override_settings.sd_model_checkpoint",
         "num_inference_steps": "steps",
         "guidance_scale": "cfg_scale",
-        "num_images": "batch_size",
         "scheduler": "sampler_name",
         "scheduler.name": "sampler_name",
         "loras": "prompt",
@@ -26,7 +27,12 @@ NAMES = Names(
         "strength": "denoising_strength",
     }
 )
-"""Names of our fields there."""
+"""Names of our fields there, but for the number of images."""
+
+
+def names_of(asked: TextToImage) -> Names:
+    """Return the names of our fields in a request: `n_iter` may be what makes many images."""
+    return Names({**NAMES, "num_images": "n_iter" if (asked.n_iter or 1) > 1 else "batch_size"})
 
 
 def translated(asked: TextToImage, spec: ModelSpec) -> dict[str, Any]:
@@ -37,7 +43,7 @@ def translated(asked: TextToImage, spec: ModelSpec) -> dict[str, Any]:
     Raises: Invalid.
     """
     neutral.check(asked, has_mask=isinstance(asked, ImageToImage) and bool(asked.mask))
-    sampler = asked.sampler_name or asked.sampler_index
+    sampler = without_noise(asked.sampler_name or asked.sampler_index, asked.eta)
     prompt, loras = without_adapters(asked.prompt or "")
     fields = {
         "model": spec.name,

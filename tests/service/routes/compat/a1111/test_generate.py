@@ -254,6 +254,7 @@ async def test_images_can_be_left_out_of_the_answer(wire: httpx.AsyncClient, sdx
         ("steps", 1000),
         ("cfg_scale", -1),
         ("batch_size", 100),
+        ("n_iter", 100),
         ("seed", -2),
         ("sampler_name", "Heun"),
         ("scheduler", "Polyexponential"),
@@ -282,6 +283,20 @@ async def test_no_field_of_another_api_is_proposed(wire: httpx.AsyncClient, sdxl
         "cfg: there is no such field; step: there is no such field; did you mean steps?;"
         " denoise: there is no such field"
     )
+
+
+async def test_euler_a_without_noise_is_euler(
+    wire: httpx.AsyncClient, sdxl: StandIn, pool: StandIn
+) -> None:
+    """Clients copy `eta: 0` from AUTOMATIC1111's own examples; 1 is the noise that it has here."""
+    for name, eta in (("Euler a", 0), ("k_euler_a", 0.0), ("Euler a", 1), ("Euler a", None)):
+        options = {"sd_model_checkpoint": "sdxl-demo"}
+        asked = {"sampler_name": name, "eta": eta, "override_settings": options}
+        await post(wire, asked)
+    meant = [job.request["scheduler"]["name"] for job in sdxl.seen]
+    assert meant == ["euler", "euler", "euler_ancestral", "euler_ancestral"]
+    await post(wire, {"sampler_name": "Euler a", "eta": 0})
+    assert "scheduler" not in pool.seen[0].request
 
 
 async def test_extensions_that_are_off_are_passed_over(
