@@ -26,9 +26,11 @@ class Caller:
             address.
         connected: runs work that nobody needs once the client has left.
         traceparent: of the span that the job belongs to.
+        previews: number of previews that the client has asked for.
     """
 
     tenant: str
     client: str
     connected: WhileConnected
     traceparent: str | None = None
+    previews: int = 0

@@ -36,6 +36,7 @@ async def price(front: FrontEnd, caller: Caller, resolved: ResolvedRequest) -> P
             "weight": limits.weight,
             "max_compiling": limits.max_compiling,
             "traceparent": caller.traceparent,
+            "previews": caller.previews,
         }
     )
     return Priced(await _predicted(front, job), resolved.parsed, resolved.images)

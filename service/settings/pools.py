@@ -49,7 +49,8 @@ class PoolSettings(Section):
     """Port of the worker's /healthz, /readyz and /metrics; 0: any free one. Left out: no such
     page."""
     preview_every_s: float = Field(1, ge=0)
-    """Interval of previews of each running job; 0: no previews."""
+    """Interval of previews of each running job, besides those that its client asks for
+    (`partial_images`); 0: no previews."""
     drain_s: float = Field(30, gt=0)
     """Time from SIGTERM to the end of the process. Jobs that end in half of it may; the others are
     put back for other workers to go on with."""

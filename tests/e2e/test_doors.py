@@ -210,6 +210,22 @@ def test_a_video_has_the_same_bytes_through_every_door(
     assert data == video[0]
 
 
+def test_a_stream_has_previews_of_a_job_that_is_done_at_once(http: httpx.Client) -> None:
+    """Which takes less than the pool's `preview_every_s`."""
+    with openai(http) as client:
+        stream = client.images.generate(
+            model="sdxl-demo",
+            prompt=str(IMAGE["prompt"]),
+            stream=True,
+            partial_images=1,
+            extra_body={"num_inference_steps": 50},
+        )
+        partial, last = stream
+    assert partial.type == "image_generation.partial_image"
+    assert Image.open(io.BytesIO(base64.b64decode(partial.b64_json))).format == "WEBP"
+    assert last.type == "image_generation.completed"
+
+
 def test_a_link_from_a_real_system_is_whole(http: httpx.Client, image: tuple[bytes, str]) -> None:
     assert images_by_link(http) == image[0]
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from service.jobs.model.job import STAGES, Stage
+from service.jobs.model.previews import is_due
 from service.jobs.queue import Claim, Doing, Queue
 from workers.engine.engine import Engine
 from workers.engine.row import Row
@@ -26,7 +27,7 @@ class Progress:
     """Progress of one job, over all its images. Only the latest state is sent.
 
     Args:
-        preview_every_s: 0: no previews.
+        preview_every_s: 0: no previews, not even those that the client has asked for.
         on_lost: told once if the claim is no longer ours.
     """
 
@@ -46,6 +47,8 @@ class Progress:
         self._preview_every_s = preview_every_s
         self._on_lost = on_lost
         self._previewed_at = time.monotonic()
+        self._previews = 0
+        """Previews that were made."""
         self._done = [0] * claim.job.images
         for snapshot in claim.job.snapshots:
             self._done[snapshot.index] = snapshot.step
@@ -86,7 +89,13 @@ class Progress:
                 self._on_lost(self._claim)
                 return
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), MIN_INTERVAL_S)
+                await asyncio.wait_for(self._closing.wait(), self._pause_s)
+
+    @property
+    def _pause_s(self) -> float:
+        """No pause while asked-for previews are missing: a short job would be done meanwhile."""
+        wanted = self._claim.job.previews if self._preview_every_s else 0
+        return MIN_INTERVAL_S if self._previews >= wanted else 0
 
     @property
     def _now_doing(self) -> Doing | None:
@@ -109,13 +118,20 @@ class Progress:
             log.info("progress of %s cannot be told: %s", self._claim.job.id, error)
             return True
 
+    def _is_preview_due(self, row: Row) -> bool:
+        if not self._preview_every_s:
+            return False
+        if time.monotonic() - self._previewed_at >= self._preview_every_s:
+            return True
+        steps = len(row.steps) * len(self._done)
+        return is_due(self._claim.job.previews, self._previews, sum(self._done), steps)
+
     async def _preview(self, row: Row) -> str | None:
         """A data URI if one is due. An image without a preview is no worse."""
-        now = time.monotonic()
-        is_due = self._preview_every_s and now - self._previewed_at >= self._preview_every_s
-        if not is_due or row.all_sent:
+        if row.all_sent or not self._is_preview_due(row):
             return None
-        self._previewed_at = now
+        self._previewed_at = time.monotonic()
+        self._previews += 1
         try:
             pixels = await self._engine.preview(row)
         except Exception:

@@ -205,6 +205,8 @@ class Job(BaseModel):
     deaths: list[Death] = Field(default_factory=list)
     """Deaths of its pools since it was last known to have got further than where one died."""
     metadata: dict[str, str] = Field(default_factory=dict)
+    previews: int = 0
+    """Number of previews that its client has asked for, however short it is."""
     traceparent: str | None = None
     """The span of the request that it came with, as W3C Trace Context writes it."""
 

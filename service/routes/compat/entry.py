@@ -69,18 +69,20 @@ class Entry:
         fields: Mapping[str, Any],
         names: Names = SAME,
         headers: Mapping[str, str] | None = None,
+        previews: int = 0,
     ) -> Job:
         """Return the job of a request in our fields.
 
         Args:
             names: of our fields in the other API, for its errors.
             headers: by lower-case name. Default: the request's.
+            previews: number of previews that the client has asked for.
 
         Raises: Problem, ClientDisconnect: as `admit`.
         """
         call = self.call
         sender = caller.Caller(
-            call.tenant, call.client, partial(unless_left, call.request), self._parent
+            call.tenant, call.client, partial(unless_left, call.request), self._parent, previews
         )
         with renaming(names):
             self._attempt.body = body = parse_body(fields)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from redis.asyncio import Redis
 
@@ -30,10 +31,23 @@ async def claim(queue: Queue) -> Claim:
     return claim
 
 
+class Painter:
+    """Engine as far as previews need one, and the steps that it was asked for them."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    async def preview(self, row: Row) -> np.ndarray:
+        self.steps.append(row.done)
+        return np.full((8, 8, 3), row.done, np.uint8)
+
+
 @asynccontextmanager
-async def telling(queue: Queue, claim: Claim) -> AsyncIterator[Progress]:
-    """Without previews, which alone need an engine."""
-    progress = Progress(queue, claim, cast(Any, None), 0, lambda claim: None, Bill())
+async def telling(
+    queue: Queue, claim: Claim, painter: Painter | None = None, preview_every_s: float = 0
+) -> AsyncIterator[Progress]:
+    engine = cast(Any, painter)
+    progress = Progress(queue, claim, engine, preview_every_s, lambda claim: None, Bill())
     running = asyncio.create_task(progress.run())
     yield progress
     progress.close()
@@ -73,3 +87,25 @@ async def test_the_last_step_is_told_before_the_end(queue: Queue, claim: Claim) 
         await asyncio.sleep(0)
         progress.step(0, row_after(STEPS))
     assert (await queue.get(claim.job.id)).step == STEPS
+
+
+@pytest.mark.parametrize(
+    ("wanted", "preview_every_s", "steps"), [(1, 3600, [2]), (3, 3600, [1, 2, 3]), (3, 0, [])]
+)
+async def test_previews_that_are_asked_for_come_however_short_the_job_is(
+    queue: Queue, wanted: int, preview_every_s: float, steps: list[int]
+) -> None:
+    await queue.register(POOL, SPEC, ready=True)
+    job = toy_job(num_inference_steps=STEPS).model_copy(update={"previews": wanted})
+    await queue.put(job)
+    (claim,) = await queue.claim(POOL, SPEC.name, 1)
+
+    async def is_told(step: int) -> bool:
+        return (await queue.get(job.id)).step == step
+
+    painter = Painter()
+    async with telling(queue, claim, painter, preview_every_s) as progress:
+        for step in range(1, STEPS + 1):
+            progress.step(0, row_after(step))
+            await until(lambda step=step: is_told(step), 10)
+    assert painter.steps == steps

@@ -21,6 +21,7 @@ from service.errors.problems import Problem
 from service.http.inflight_limits import Hold, slices
 from service.http.negotiation import EVENTS
 from service.jobs.model.job import Job, JobState
+from service.jobs.model.previews import is_due
 from service.jobs.queue import Event
 from service.jobs.storage.errors import StoreError
 from service.responses.render import KEEP_ALIVE, names_of, without_output
@@ -73,8 +74,7 @@ class Partials:
 
     def takes(self, step: int, steps: int) -> bool:
         """Return whether the preview of that step is the next partial image; count it if so."""
-        due = step * (self.wanted + 1) >= steps * (self.taken + 1)
-        if self.taken >= self.wanted or not due:
+        if not is_due(self.wanted, self.taken, step, steps):
             return False
         self.taken += 1
         return True

@@ -144,7 +144,8 @@ async def _admitted(entering: Entry, wanted: Wanted) -> Job:
     if wanted.files and not {"width", "height"} & fields.keys():
         fields |= await _size_of_image(entering.call, spec, wanted.files["image"])
     with naming_sizes(spec, limits, asked.size):
-        return await entering.admit(fields, names_of(asked))
+        previews = asked.partial_images or 0
+        return await entering.admit(fields, names_of(asked), previews=previews)
 
 
 async def _pictures(call: Call, wanted: Wanted) -> dict[str, str]:

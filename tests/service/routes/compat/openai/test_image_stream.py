@@ -35,6 +35,7 @@ async def test_partial_images_come_before_the_finished_one(
     assert base64.b64decode(last.b64_json) == picture()
     assert last.type == "image_generation.completed" and last.usage.output_tokens == 6 * 4
     assert (last.size, last.output_format) == ("96x64", "png")
+    assert pool.seen[0].previews == wanted  # which its pool makes however short the job is
 
 
 async def test_an_edit_has_events_of_its_own(client: AsyncOpenAI, pool: StandIn) -> None:
