@@ -72,6 +72,12 @@ def has_edits(prompt: str) -> bool:
     return parser is not None and parser.has_edits
 
 
+def has_lost_weights(prompt: str) -> bool:
+    """Return whether a weight is text since its bracket is not closed, `(a:1.2`, or not opened."""
+    parser = _parsed(prompt)
+    return parser is not None and parser.has_lost_weights
+
+
 def has_compositions(prompt: str) -> bool:
     """Return whether a prompt has several with an `AND` between them, `a :1.2 AND b`.
 
@@ -100,11 +106,13 @@ class _Parser:
         self.texts: list[str | None] = []
         """Texts in a row; None: a `BREAK`."""
         self.weights: list[float] = []
-        self.has_numbers = self.has_edits = False
+        self.has_numbers = self.has_edits = self.has_lost_weights = False
         self._opened: dict[str, list[int]] = {"(": [], "[": []}
         """Number of texts before each open bracket."""
+        piece = ""
         for before, piece in pairwise(("", *_PIECE.findall(prompt))):
             self._read(before, piece)
+        self.has_lost_weights |= bool(self._opened["("]) and _number(piece) is not None
         for bracket, opened in self._opened.items():
             for first in opened:
                 self._weigh(first, _FACTORS[bracket])
@@ -132,6 +140,7 @@ class _Parser:
         elif piece.startswith("\\"):
             self._add(piece[1:])
         else:
+            self.has_lost_weights |= piece == ")" and _number(before) is not None
             self._add_run(piece)
 
     def _open(self, bracket: str) -> None:

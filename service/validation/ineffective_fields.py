@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from models.spec.model_spec import Need
-from models.spec.prompt_syntax import has_compositions, has_edits, has_numbers
+from models.spec.prompt_syntax import (
+    has_compositions,
+    has_edits,
+    has_lost_weights,
+    has_numbers,
+)
 from service.jobs.model.job import Warned
 from service.validation.loras import scales
 from service.validation.rules import PROMPTS, Case
@@ -121,26 +126,33 @@ def _weights_as_text(case: Case, output: Mapping[str, Any]) -> Warnings:
             yield Warned(field=name, message=said)
 
 
-def _edits(case: Case, output: Mapping[str, Any]) -> Warnings:
-    """Report what AUTOMATIC1111 would read as text for a part of the steps."""
+def _weighted_as_text(case: Case, output: Mapping[str, Any]) -> Warnings:
+    """Report what AUTOMATIC1111's users write, and a weighted prompt has as text."""
     if case.fields.get("prompt_syntax") != "weighted":
         return
-    for name in sorted({*PROMPTS} & case.given.keys()):
-        if has_edits(case.given[name]):
-            said = (
-                "[a:b:0.5] and [a|b] are no prompt editing here: square brackets weaken their text"
-            )
-            yield Warned(field=name, message=said)
+    for is_there, fields, said in _AS_TEXT:
+        for name in sorted({*fields} & case.given.keys()):
+            if is_there(case.given[name]):
+                yield Warned(field=name, message=said)
 
 
-def _compositions(case: Case, output: Mapping[str, Any]) -> Warnings:
-    """Report prompts that AUTOMATIC1111 would compose; negative ones it reads as one, too."""
-    if case.fields.get("prompt_syntax") != "weighted":
-        return
-    for name in sorted({"prompt", "prompt_2"} & case.given.keys()):
-        if has_compositions(case.given[name]):
-            said = "AND is a word here: prompts are not composed, and a weight behind one is text"
-            yield Warned(field=name, message=said)
+_AS_TEXT: tuple[tuple[Callable[[str], bool], Iterable[str], str], ...] = (
+    (
+        has_edits,
+        PROMPTS,
+        "[a:b:0.5] and [a|b] are no prompt editing here: square brackets weaken their text",
+    ),
+    (
+        has_lost_weights,
+        PROMPTS,
+        "a weight is read as text: its bracket, (a:1.2), is not closed or was not opened",
+    ),
+    (
+        has_compositions,
+        ("prompt", "prompt_2"),  # negative ones it does not compose either
+        "AND is a word here: prompts are not composed, and a weight behind one is text",
+    ),
+)
 
 
 def _loras_as_text(case: Case, output: Mapping[str, Any]) -> Warnings:
@@ -158,7 +170,6 @@ _CHECKS: tuple[Callable[[Case, Mapping[str, Any]], Warnings], ...] = (
     _idle_output,
     _idle_loras,
     _weights_as_text,
-    _edits,
-    _compositions,
+    _weighted_as_text,
     _loras_as_text,
 )

@@ -12,6 +12,7 @@ from models.spec.prompt_syntax import (
     escaped,
     has_compositions,
     has_edits,
+    has_lost_weights,
     has_numbers,
     passages,
 )
@@ -125,6 +126,28 @@ def test_text_for_a_part_of_the_steps_is_found(prompt: str) -> None:
 )
 def test_other_text_is_no_edit(prompt: str) -> None:
     assert not has_edits(prompt)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("a (red:1.5", True),
+        ("(a (red:1.5) b:1.2", True),
+        ("a red:1.5) cat", True),
+        (r"a (red\):1.5) cat", False),
+        (r"a (red\):1.5", True),
+        ("a (red:1.5)", False),
+        ("a (red cat", False),
+        ("red) :-) cat", False),
+        ("ratio 1:2", False),
+        ("", False),
+        ("(" * 200, False),
+    ],
+)
+def test_weights_of_brackets_without_their_other_half_are_found(
+    prompt: str, expected: bool
+) -> None:
+    assert has_lost_weights(prompt) == expected
 
 
 @pytest.mark.parametrize(

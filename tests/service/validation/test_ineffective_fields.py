@@ -83,6 +83,14 @@ def test_prompt_editing_is_told_to_be_none() -> None:
     assert warned(WEIGHTED, **editing) == {}
 
 
+def test_weights_without_their_bracket_are_told() -> None:
+    lost = {"prompt": "a (cat:1.2", "negative_prompt": "rain:1.2)"}
+    told = warned(WEIGHTED, prompt_syntax="weighted", **lost)
+    assert told.keys() == lost.keys()
+    assert "is not closed or was not opened" in told["prompt"]
+    assert warned(WEIGHTED, **lost) == {}
+
+
 def test_compositions_are_told_to_be_none() -> None:
     composed = {"prompt": "a cat :1.2 AND a dog", "negative_prompt": "rain AND snow"}
     told = warned(WEIGHTED, prompt_syntax="weighted", **composed)
