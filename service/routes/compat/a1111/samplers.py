@@ -38,6 +38,8 @@ class Sampler:
 
 AUTOMATIC = Schedule("automatic", "Automatic")
 SIMPLE = Schedule("simple", "Simple", {"timestep_spacing": "trailing"})
+NORMAL = Schedule("normal", "Normal", {"timestep_spacing": "linspace"})
+"""The same as Uniform, since a model's own sigmas are used. SillyTavern's default."""
 SCHEDULES = (
     AUTOMATIC,
     Schedule("uniform", "Uniform", {"timestep_spacing": "linspace"}),
@@ -49,6 +51,7 @@ SCHEDULES = (
     ),
     Schedule("sgm_uniform", "SGM Uniform", {"timestep_spacing": "trailing"}),
     SIMPLE,
+    NORMAL,
     Schedule("beta", "Beta", {"timestep_spacing": "linspace", "use_beta_sigmas": True}),
 )
 SAMPLERS = (
@@ -60,9 +63,11 @@ SAMPLERS = (
     Sampler("UniPC", ("unipc",), ()),
     Sampler("LCM", ("lcm",), ("k_lcm",)),
 )
-UNCHOSEN = "Euler a"
-"""Sampler that clients send where nobody has chosen one (webuiapi's default): a model that lacks
-it has its own instead."""
+UNCHOSEN = ("Euler a", "DDIM")
+"""Samplers that clients send where nobody has chosen one (webuiapi's default, and SillyTavern's): a
+model that lacks them has its own instead."""
+BY_TIMESTEPS = ("DDIM", "UniPC")
+"""Samplers with a spacing of their own, which there is the same by any scheduler."""
 STOCHASTIC = ("Euler a", "DPM++ 2M SDE")
 """Samplers whose noise `eta` scales there, and is whole here."""
 
@@ -94,13 +99,13 @@ def _chosen(
     if found is None:
         start, _, last = name.rpartition(" ")
         found, own = _sampler(start), _named(last)
-    if found and found.name == UNCHOSEN and not has(spec, found):
+    if found and found.name in UNCHOSEN and not has(spec, found):
         return None, _checked(spec, schedule)
     if found is None or (own is None and _sampler(name) is None) or not has(spec, found):
         there_are = ", ".join(one.name for one in samplers_of(spec))
         said = f"the model {spec.name!r} has no sampler {name[:80]!r}; it has {there_are}"
         raise Invalid([FieldError("sampler_name", said)])
-    if schedule is AUTOMATIC:
+    if schedule is AUTOMATIC or (schedule is NORMAL and found.name in BY_TIMESTEPS):
         schedule = own or _named(found.automatic) or AUTOMATIC
         return found, schedule if spec.schedulers else AUTOMATIC
     return found, _checked(spec, schedule)
@@ -108,7 +113,7 @@ def _chosen(
 
 def _checked(spec: ModelSpec, schedule: Schedule) -> Schedule:
     """Return the schedule. Raises: Invalid: of a model that has one alone."""
-    if spec.schedulers or schedule in (AUTOMATIC, SIMPLE):
+    if spec.schedulers or schedule in (AUTOMATIC, SIMPLE, NORMAL):
         return schedule
     said = f"the model {spec.name!r} has no scheduler {schedule.label!r}; it has Automatic, Simple"
     raise Invalid([FieldError("scheduler", said)])

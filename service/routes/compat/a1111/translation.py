@@ -44,6 +44,7 @@ def translated(asked: TextToImage, spec: ModelSpec) -> dict[str, Any]:
     """
     neutral.check(asked, has_mask=isinstance(asked, ImageToImage) and bool(asked.mask))
     sampler = without_noise(asked.sampler_name or asked.sampler_index, asked.eta)
+    eta = eta_of(sampler, asked.eta)
     prompt, loras = without_adapters(asked.prompt or "")
     fields = {
         "model": spec.name,
@@ -57,7 +58,7 @@ def translated(asked: TextToImage, spec: ModelSpec) -> dict[str, Any]:
         "seed": asked.seed if asked.seed != -1 else None,
         "num_images": (asked.batch_size or 1) * (asked.n_iter or 1),
         "scheduler": scheduler_of(spec, sampler, asked.scheduler),
-        "eta": eta_of(sampler, asked.eta),
+        "eta": eta if "eta" in spec.fields else None,
         **_syntax(spec),
         **(_from_image(asked) if isinstance(asked, ImageToImage) else {}),
     }

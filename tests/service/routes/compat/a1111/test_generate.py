@@ -187,6 +187,16 @@ async def test_silly_taverns_request(wire: httpx.AsyncClient, sdxl: StandIn) -> 
     assert "negative_prompt" not in job.request and "strength" not in job.request
 
 
+async def test_silly_taverns_request_where_nobody_chose_a_sampler(
+    wire: httpx.AsyncClient, sdxl: StandIn, pool: StandIn
+) -> None:
+    unchosen = SILLY_TAVERN | {"sampler_name": "DDIM", "scheduler": "normal", "eta": 1}
+    for name in ("sdxl-demo", MODEL):
+        await post(wire, unchosen | {"override_settings": {"sd_model_checkpoint": name}})
+    assert sdxl.seen[0].request["scheduler"] == {"name": "ddim"}
+    assert "scheduler" not in pool.seen[0].request
+
+
 async def test_kritas_request(wire: httpx.AsyncClient, sdxl: StandIn, pool: StandIn) -> None:
     body = KRITA | {"init_images": [base64.b64encode(picture(size=(64, 64))).decode()]}
     await post(wire, body, "img2img")
@@ -310,7 +320,7 @@ async def test_a_model_of_a_flow_has_euler_alone(wire: httpx.AsyncClient, pool: 
     for body in ({"sampler_name": "Euler", "scheduler": "Simple"}, {"scheduler": "Automatic"}, {}):
         await post(wire, {"prompt": "a", **body})
     assert all("scheduler" not in job.request for job in pool.seen)
-    for body in ({"sampler_name": "DDIM"}, {"sampler_name": "Euler", "scheduler": "Karras"}):
+    for body in ({"sampler_name": "LCM"}, {"sampler_name": "Euler", "scheduler": "Karras"}):
         answer = await wire.post("/sdapi/v1/txt2img", json={"prompt": "a", **body})
         assert answer.status_code == 422 and MODEL in answer.json()["detail"]
 

@@ -28,6 +28,8 @@ KARRAS = {"use_karras_sigmas": True}
         ("DPM++ 2M Karras", "Automatic", {"name": "dpmpp_2m", **KARRAS}),
         ("DPM++ 2M", "Uniform", {"name": "dpmpp_2m", "timestep_spacing": "linspace"}),
         ("DPM++ 2M SDE Karras", None, {"name": "dpmpp_2m_sde", **KARRAS}),
+        ("Euler", "normal", {"name": "euler", "timestep_spacing": "linspace"}),
+        ("DDIM", "normal", {"name": "ddim"}),
     ],
 )
 def test_names_mean_what_they_mean_there(
