@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -307,6 +308,14 @@ async def test_lines_may_ask_for_images_as_openai_s_clients_do(
     (wrong,) = (await results(client, batch.error_file_id)).values()
     assert wrong["response"]["status_code"] == 400
     assert wrong["response"]["body"]["error"]["param"] == "style"
+
+
+async def test_a_file_s_id_that_is_no_text_is_refused(client: AsyncOpenAI, address: str) -> None:
+    body = rb'{"input_file_id": "\ud800", "endpoint": "/v1/generate", "completion_window": "24h"}'
+    headers = {"Authorization": f"Bearer {client.api_key}", "Content-Type": "application/json"}
+    async with httpx.AsyncClient(base_url=address, headers=headers, trust_env=False) as http:
+        answer = await http.post("/v1/batches", content=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input_file_id")
 
 
 async def test_a_batch_that_is_asked_for_again_by_its_key_is_the_same(

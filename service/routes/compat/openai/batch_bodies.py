@@ -17,6 +17,7 @@ from service.schemas.examples import Example, shown
 from service.schemas.response import View
 
 MAX_HOURS = 168
+MAX_ID_CHARS = 64
 HOURS = "^([1-9]|[1-9][0-9]|1[0-5][0-9]|16[0-8])h$"
 """Pattern of a window, up to `MAX_HOURS`."""
 WINDOW = re.compile(HOURS)
@@ -44,7 +45,7 @@ class BatchRequest(DoorBody):
         )
     )
 
-    input_file_id: str
+    input_file_id: Annotated[str, Field(max_length=MAX_ID_CHARS)]
     """Id of an uploaded file with `purpose` batch."""
     endpoint: Annotated[str, Field(json_schema_extra={"enum": [*ENDPOINTS]})]
     """`url` of all its lines."""
