@@ -37,11 +37,11 @@ def parse_as(kind: type[M], body: Mapping[str, Any]) -> M:
     """Read a JSON object, or a form's texts, as that kind of body. Raises: Invalid."""
     unknown = _unknown(kind, body)
     if len(unknown) > MAX_ERRORS:  # each of which would cost an error of Pydantic's
-        raise Invalid([unknown_field([name], GenerateRequest) for name in unknown[:MAX_ERRORS]])
+        raise Invalid([unknown_field([name], kind) for name in unknown[:MAX_ERRORS]])
     try:
         return kind.model_validate(body)
     except ValidationError as error:
-        raise Invalid(body_errors(error, GenerateRequest)) from None
+        raise Invalid(body_errors(error, kind)) from None
 
 
 def _unknown(kind: type[BaseModel], body: Mapping[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
@@ -27,10 +28,17 @@ def unknown_field(location: Location, body: type[BaseModel]) -> FieldError:
     """Return the error of a field that the body does not have at that place."""
     *above, name = location
     known = [field for part in _parts(body, above) for field in _names(part)]
-    aliases = ALIASES.get(".".join(_fields_of(above)), {}) if body is GenerateRequest else {}
+    aliases = ALIASES.get(".".join(_fields_of(above)), {})
+    if body is not GenerateRequest:  # another API's, which may lack what is meant
+        aliases = {alias: meant for alias, meant in aliases.items() if _first(meant) in known}
     meant = did_you_mean(str(name), known, aliases)
     said = f"{NO_FIELD}; did you mean {meant}?" if meant not in (None, name) else NO_FIELD
     return FieldError(path_of(location), said)
+
+
+def _first(meant: str) -> str:
+    """Return the first field that an alias stands for."""
+    return re.split(r"[., ]", meant)[0]
 
 
 def _field_error(item: Any, body: type[BaseModel]) -> FieldError:

@@ -6,9 +6,12 @@ import re
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from service.admission.parse import parse_body
+from service.admission.parse import parse_as, parse_body
 from service.errors.problems import Invalid
+from service.routes.compat.mcp.arguments import ImageArguments
+from service.routes.compat.replicate.bodies import PredictionRequest
 from service.schemas.aliases import ALIASES
 from service.schemas.request import GenerateRequest, LoraRequest, OutputRequest, WebhookRequest
 
@@ -61,6 +64,23 @@ def test_the_field_that_was_meant_is_told(body: dict[str, Any], field: str, mean
 )
 def test_what_is_no_object_is_told_its_shape(body: dict[str, Any], field: str, shape: str) -> None:
     assert told(body)[field] == f"must be an object{shape}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "meant"),
+    [
+        (PredictionRequest, "inputs", "input"),
+        (ImageArguments, "steps", "num_inference_steps"),
+        (ImageArguments, "timeout", None),
+    ],
+)
+def test_another_api_is_told_fields_of_its_own_alone(
+    kind: type[BaseModel], field: str, meant: str | None
+) -> None:
+    with pytest.raises(Invalid) as caught:
+        parse_as(kind, {field: 4})
+    (said,) = [error.message for error in caught.value.errors if error.field == field]
+    assert said == "there is no such field" + (f"; did you mean {meant}?" if meant else "")
 
 
 def test_nothing_is_guessed_where_nothing_is_near() -> None:
