@@ -26,9 +26,9 @@ from tests.workers.polling import until
 
 SETTINGS = QueueSettings(lease_s=5, reap_every_s=1000)
 """Nobody reaps but this test, when it wants to know: what lies between is no silence of all."""
-STEPS = 30
-"""Enough to be met in the middle of."""
-LATE = 12
+STEPS = 60
+"""Enough to be met in the middle of, twice, also where this process is half a second late."""
+LATE = 24
 """Of these; Wan's second expert has begun by then."""
 LEAVE_S = 10.0
 """For all to leave when one has: it takes a fraction of a second, and longer on a busy machine."""
