@@ -11,6 +11,10 @@ from models.checkpoint.folder import PICKLED, CheckpointError
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.safetensors import ComponentFiles, Shape, open_tensors
 
+TRANSFORMER_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "transformer.", "")
+"""Prefixes of a denoising transformer's keys, in files of ComfyUI and others; first come those that
+files with further networks have. Source: ComfyUI, comfy/model_detection.py."""
+
 
 class Naming(NamedTuple):
     """Way in which files name a network's arrays."""

@@ -10,14 +10,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from models.checkpoint.folder import UnsupportedCheckpoint
-from models.checkpoint.single_file import Naming, NetworkFile, parts_of
+from models.checkpoint.single_file import (
+    TRANSFORMER_PREFIXES,
+    Naming,
+    NetworkFile,
+    parts_of,
+)
 from models.flux.authors_names import AUTHORS_RENAMES
 from models.flux.key_mapping import RENAMES
 from models.text import clip, t5
 from models.vae.config import VaeConfig
 from models.vae.original_keys import vae_renames
-
-PREFIXES = ("model.diffusion_model.", "diffusion_model.", "transformer.", "")
 
 
 def parts(file: Path, vae: VaeConfig) -> Mapping[str, NetworkFile]:
@@ -31,8 +34,8 @@ def parts(file: Path, vae: VaeConfig) -> Mapping[str, NetworkFile]:
         file,
         {
             "transformer": (
-                Naming(PREFIXES, "img_in.weight", AUTHORS_RENAMES),
-                Naming(PREFIXES, "x_embedder.weight", RENAMES),
+                Naming(TRANSFORMER_PREFIXES, "img_in.weight", AUTHORS_RENAMES),
+                Naming(TRANSFORMER_PREFIXES, "x_embedder.weight", RENAMES),
             ),
             "clip": (
                 Naming(

@@ -8,14 +8,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from models.checkpoint.folder import UnsupportedCheckpoint
-from models.checkpoint.single_file import Naming, NetworkFile, parts_of
+from models.checkpoint.single_file import (
+    TRANSFORMER_PREFIXES,
+    Naming,
+    NetworkFile,
+    parts_of,
+)
 from models.wan.authors_names import AUTHORS_RENAMES
 from models.wan.key_mapping import RENAMES
 
-PREFIXES = ("model.diffusion_model.", "diffusion_model.", "transformer.", "")
 NAMINGS = (
-    Naming(PREFIXES, "head.modulation", AUTHORS_RENAMES),
-    Naming(PREFIXES, "condition_embedder.time_proj.weight", RENAMES),
+    Naming(TRANSFORMER_PREFIXES, "head.modulation", AUTHORS_RENAMES),
+    Naming(TRANSFORMER_PREFIXES, "condition_embedder.time_proj.weight", RENAMES),
 )
 
 

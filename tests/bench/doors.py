@@ -67,7 +67,7 @@ def called(seed: int) -> dict[str, Any]:
 
 
 def given(seed: int) -> dict[str, Any]:
-    """Of a door whose path or setting has the model."""
+    """Return the body of a door whose path or setting has the model."""
     return {"prompt": PROMPT, "seed": seed}
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 from webuiapi import WebUIApi
 
 END_S = 300
-"""Of one job, its programs compiled for it on a machine that does little for us."""
+"""Maximum time of one job, its programs compiled for it on a busy machine."""
 Door = Callable[[httpx.Client], bytes]
 """A function from a client to the file that it was answered with."""
 
@@ -36,7 +36,7 @@ def webui(http: httpx.Client) -> WebUIApi:
 
 
 def called(http: httpx.Client, tool: str, arguments: Mapping[str, Any]) -> bytes:
-    """The image that an agent's call of a tool returns."""
+    """Return the image that an agent's call of a tool returns."""
 
     async def call() -> CallToolResult:
         async with (
@@ -51,7 +51,7 @@ def called(http: httpx.Client, tool: str, arguments: Mapping[str, Any]) -> bytes
 
 
 def generated(http: httpx.Client, body: Mapping[str, Any]) -> tuple[bytes, str]:
-    """The file of a request by `POST /v1/generate`, and the digest of its pixels."""
+    """Return the file of a request by `POST /v1/generate`, and the digest of its pixels."""
     headers = {"Prefer": f"wait={END_S}"}
     job = http.post("/v1/generate", json=body, headers=headers).raise_for_status().json()
     (output,) = job["outputs"]
@@ -64,6 +64,6 @@ def digest_of_pixels(data: bytes) -> str:
 
 
 def default_guidance(http: httpx.Client, model: str) -> float:
-    """What a client should say that always says one: the model's own."""
+    """Return the model's own scale, for a client that always sends one."""
     defaults = http.get(f"/v1/models/{model}").raise_for_status().json()["defaults"]
     return float(defaults.get("guidance_scale", 1.0))

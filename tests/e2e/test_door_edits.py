@@ -154,7 +154,7 @@ def automatic1111(http: httpx.Client, **further: Any) -> bytes:
 
 
 def automatic1111_masked(http: httpx.Client) -> bytes:
-    """With what it would do to a mask by default turned off."""
+    """Redraw by a mask alone: what this API does to masks by default is turned off."""
     off = {"mask_blur": 0, "inpainting_fill": 1, "inpaint_full_res": False}
     return automatic1111(http, mask_image=mask(), **off)
 
@@ -174,7 +174,7 @@ def replicate_masked(http: httpx.Client) -> bytes:
 
 
 def fal(http: httpx.Client, **further: Any) -> bytes:
-    """As its client asks, which speaks TLS alone."""
+    """Ask as fal's client does, which itself speaks TLS alone."""
     given = {"prompt": PROMPT, "image_url": link(picture()), "image_size": SIZE, **DRAWN}
     answer = http.post(f"/fal/run/anybody/{MODEL}", json=given | further).raise_for_status()
     return http.get(answer.json()["images"][0]["url"]).raise_for_status().content

@@ -119,7 +119,7 @@ def replicate(http: httpx.Client) -> bytes:
 
 
 def fal(http: httpx.Client) -> bytes:
-    """As its client asks, which speaks TLS alone."""
+    """Ask as fal's client does, which itself speaks TLS alone."""
     given = {"prompt": IMAGE["prompt"], "image_size": {"width": 64, "height": 64}} | DRAWN
     made = http.post("/fal/run/anybody/flux-demo", json=given).raise_for_status().json()
     return http.get(made["images"][0]["url"]).raise_for_status().content
@@ -211,7 +211,7 @@ def test_a_video_has_the_same_bytes_through_every_door(
 
 
 def test_a_stream_has_previews_of_a_job_that_is_done_at_once(http: httpx.Client) -> None:
-    """Which takes less than the pool's `preview_every_s`."""
+    """A stream takes less time than the pool's `preview_every_s`."""
     with openai(http) as client:
         stream = client.images.generate(
             model="sdxl-demo",

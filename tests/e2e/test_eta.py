@@ -14,8 +14,9 @@ FACTOR = 4.0
 """How far a wait may be from what was said. These steps take a millisecond: what the host does
 around them (files, Redis, the store) is in no table."""
 ROUNDS = 6
-"""How often the same may be asked: other tests make the machine several times as slow from one
-second to the next, and what was measured then is told until new measurements have replaced it."""
+"""Maximum number of times that the same is asked: other tests make the machine several times as
+slow from one second to the next, and what was measured then is told until new measurements have
+replaced it."""
 JOB = {"prompt": "a star", "width": 64, "height": 64, "num_inference_steps": 200, "num_images": 2}
 
 

@@ -109,7 +109,7 @@ class ToyPipeline:
         self.compile_gate = threading.Event()
         """An image of the phase "slow-to-compile" waits for it when it is traced."""
         self.waits_to_compile = threading.Event()
-        """Such an image has come so far."""
+        """Set when such an image has come so far."""
 
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
         self.images = images

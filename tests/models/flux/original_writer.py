@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from tests.models.sdxl.original_writer import vae
-
-Tensors = dict[str, torch.Tensor]
+from tests.models.single_files import Tensors
 
 _PLAIN = {
     "x_embedder": "img_in",
@@ -46,7 +45,7 @@ _DOUBLE_NORMS = {
 
 
 def transformer(folder: Path) -> Tensors:
-    """The transformer's arrays under the authors' keys."""
+    """Return the transformer's arrays under the authors' keys."""
     return dict(_transformer(load_file(folder / "diffusion_pytorch_model.safetensors")))
 
 
@@ -94,7 +93,7 @@ def _single(stored: Tensors, ours: str, theirs: str) -> Iterator[tuple[str, torc
 
 
 def all_in_one(folder: Path) -> Tensors:
-    """What ComfyUI's whole checkpoints hold: transformer, both encoders and the VAE."""
+    """Return what ComfyUI's whole checkpoints hold: transformer, both encoders and the VAE."""
     parts = {
         "model.diffusion_model.": transformer(folder / "transformer"),
         "text_encoders.clip_l.transformer.": clip(folder / "text_encoder"),
@@ -116,7 +115,7 @@ def clip(folder: Path) -> Tensors:
 
 
 def in_eight_bits(tensors: Tensors, scale_name: str = "scale_weight") -> Tensors:
-    """Matrices as 8-bit floats, scaled as a whole, beside what tells how to compute with them."""
+    """Return matrices as 8-bit floats, scaled as a whole, beside hints of how to compute."""
     found: Tensors = {}
     for key, tensor in tensors.items():
         if not key.endswith(".weight") or tensor.ndim != 2:
@@ -128,8 +127,3 @@ def in_eight_bits(tensors: Tensors, scale_name: str = "scale_weight") -> Tensors
         found[f"{layer}.{scale_name}"] = scale
         found[f"{layer}.scale_input"] = torch.tensor(1.0)
     return found | {"scaled_fp8": torch.zeros(2, dtype=torch.float8_e4m3fn)}
-
-
-def write(tensors: Tensors, file: Path) -> Path:
-    save_file({key: t.contiguous().clone() for key, t in tensors.items()}, file)
-    return file

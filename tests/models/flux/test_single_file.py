@@ -7,20 +7,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import jax
-import numpy as np
 import pytest
 import torch
 from diffusers import AutoencoderKL, FluxTransformer2DModel
 from diffusers.loaders import single_file_utils
 from safetensors.torch import load_file
 
-from models import registry
 from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
 from models.flux.pipeline import FluxNetworks
-from models.interface.pipeline import PyTree
-from tests import coarse
 from tests.models.flux import original_writer as writer
+from tests.models.single_files import are_equal, weights, write
 from tests.parity.tiny import make_flux
 
 WIDE = {"num_layers": 2, "num_single_layers": 11}
@@ -37,29 +33,14 @@ def whole(folder: Path) -> FluxNetworks:
     return weights(folder)
 
 
-def weights(source: Path, base: Path | None = None) -> FluxNetworks:
-    """The weights of a checkpoint, in float32."""
-    given = None if base is None else str(base)
-    with coarse.compiled():
-        loaded = registry.load("tiny", str(source), "float32", {}, base=given)
-    found: FluxNetworks = loaded.weights
-    return found
-
-
-def are_equal(ours: PyTree, theirs: PyTree) -> bool:
-    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
-    return all(np.array_equal(a, b) for a, b in pairs)
-
-
 @pytest.mark.parametrize("prefix", ["", "model.diffusion_model.", "diffusion_model."])
 def test_a_transformer_alone_takes_the_rest_from_its_base(
     folder: Path, whole: FluxNetworks, tmp_path: Path, prefix: str
 ) -> None:
-    """Of other weights than the base's, so that these are not what is read."""
+    """The base has other weights, so that its transformer is not what is read."""
     other = make_flux(tmp_path / "other", transformer=WIDE, seed=50)
     named = {prefix + key: t for key, t in writer.transformer(folder / "transformer").items()}
-    made = weights(writer.write(named, tmp_path / "flux1-dev.safetensors"), other)
+    made = weights(write(named, tmp_path / "flux1-dev.safetensors"), other)
     assert are_equal(made.transformer, whole.transformer)
     rest = weights(other)
     assert are_equal(made._replace(transformer=0), rest._replace(transformer=0))
@@ -67,20 +48,20 @@ def test_a_transformer_alone_takes_the_rest_from_its_base(
 
 def test_all_networks_in_one_file(folder: Path, whole: FluxNetworks, tmp_path: Path) -> None:
     other = make_flux(tmp_path / "other", transformer=WIDE, seed=50)
-    file = writer.write(writer.all_in_one(folder), tmp_path / "all.safetensors")
+    file = write(writer.all_in_one(folder), tmp_path / "all.safetensors")
     assert are_equal(weights(file, other)._replace(preview=0), whole._replace(preview=0))
 
 
 def test_diffusers_own_names_in_one_file(folder: Path, whole: FluxNetworks, tmp_path: Path) -> None:
     stored = load_file(folder / "transformer/diffusion_pytorch_model.safetensors")
-    assert are_equal(weights(writer.write(stored, tmp_path / "own.safetensors"), folder), whole)
+    assert are_equal(weights(write(stored, tmp_path / "own.safetensors"), folder), whole)
 
 
 @pytest.mark.parametrize("name", ["scale_weight", "weight_scale"])
 def test_scaled_8_bit_floats_are_multiplied_out(
     folder: Path, whole: FluxNetworks, tmp_path: Path, name: str
 ) -> None:
-    """To what torch makes of them."""
+    """The products are those of torch."""
     packed = writer.in_eight_bits(writer.transformer(folder / "transformer"), name)
     plain = {
         key: t.float() * packed[f"{key.removesuffix('.weight')}.{name}"]
@@ -89,20 +70,21 @@ def test_scaled_8_bit_floats_are_multiplied_out(
         for key, t in packed.items()
         if not key.endswith((name, "scale_input", "scaled_fp8"))
     }
-    small = weights(writer.write(packed, tmp_path / "small.safetensors"), folder)
-    assert are_equal(small, weights(writer.write(plain, tmp_path / "plain.safetensors"), folder))
+    small = weights(write(packed, tmp_path / "small.safetensors"), folder)
+    assert are_equal(small, weights(write(plain, tmp_path / "plain.safetensors"), folder))
     assert not are_equal(small.transformer, whole.transformer), "8 bits lose something"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_8_bit_floats_without_scales_are_taken_as_they_are(
-    folder: Path, tmp_path: Path, kind: torch.dtype
+    folder: Path, tmp_path: Path, kind: torch.dtype, dtype: str
 ) -> None:
     stored = writer.transformer(folder / "transformer")
     packed = {key: t.to(kind) if t.ndim == 2 else t for key, t in stored.items()}
     plain = {key: t.float() for key, t in packed.items()}
-    small = weights(writer.write(packed, tmp_path / "small.safetensors"), folder)
-    assert are_equal(small, weights(writer.write(plain, tmp_path / "plain.safetensors"), folder))
+    small = weights(write(packed, tmp_path / "small.safetensors"), folder)
+    assert are_equal(small, weights(write(plain, tmp_path / "plain.safetensors"), folder))
 
 
 def test_scales_of_rows(folder: Path, tmp_path: Path) -> None:
@@ -113,21 +95,21 @@ def test_scales_of_rows(folder: Path, tmp_path: Path) -> None:
     small = stored | {f"{key}.weight": packed, f"{key}.weight_scale": scale}
     plain = stored | {f"{key}.weight": packed.float() * scale}
     assert are_equal(
-        weights(writer.write(small, tmp_path / "small.safetensors"), folder),
-        weights(writer.write(plain, tmp_path / "plain.safetensors"), folder),
+        weights(write(small, tmp_path / "small.safetensors"), folder),
+        weights(write(plain, tmp_path / "plain.safetensors"), folder),
     )
 
 
 def test_scales_of_blocks_are_refused(folder: Path, tmp_path: Path) -> None:
     stored = writer.in_eight_bits(writer.transformer(folder / "transformer"))
     stored["img_in.scale_weight"] = torch.ones(2, 3)
-    file = writer.write(stored, tmp_path / "blocks.safetensors")
+    file = write(stored, tmp_path / "blocks.safetensors")
     with pytest.raises(CheckpointError, match=r"img_in\.scale_weight has the shape \[2, 3\]"):
         weights(file, folder)
 
 
 def test_a_file_without_a_transformer_is_refused(folder: Path, tmp_path: Path) -> None:
-    file = writer.write({"vae.decoder.conv_in.weight": torch.zeros(2)}, tmp_path / "x.safetensors")
+    file = write({"vae.decoder.conv_in.weight": torch.zeros(2)}, tmp_path / "x.safetensors")
     with pytest.raises(UnsupportedCheckpoint, match="no Flux transformer in it"):
         weights(file, folder)
 
@@ -135,19 +117,19 @@ def test_a_file_without_a_transformer_is_refused(folder: Path, tmp_path: Path) -
 def test_a_file_of_another_size_names_what_does_not_fit(folder: Path, tmp_path: Path) -> None:
     stored = writer.transformer(folder / "transformer")
     stored["img_in.weight"] = torch.zeros(len(stored["img_in.weight"]), 6)
-    file = writer.write(stored, tmp_path / "fill.safetensors")
+    file = write(stored, tmp_path / "fill.safetensors")
     with pytest.raises(
         CheckpointError, match=r"misshapen: img_in\.weight should be .* is \[\d+, 6\]"
     ):
         weights(file, folder)
     del stored["double_blocks.1.txt_attn.qkv.weight"]
     with pytest.raises(CheckpointError, match=r"missing: double_blocks\.1\.txt_attn\.qkv\.weight"):
-        weights(writer.write(stored, tmp_path / "less.safetensors"), folder)
+        weights(write(stored, tmp_path / "less.safetensors"), folder)
 
 
 class TestTheWriterAgainstDiffusers:
     def test_transformer(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Its conversion knows one width, that of the published ones."""
+        """diffusers' conversion knows one width, that of the published ones."""
         split = torch.split
 
         def in_proportion(tensor: torch.Tensor, sizes: tuple[int, ...], dim: int) -> object:

@@ -313,7 +313,7 @@ def test_plans_are_float32(wish: dict[str, Any]) -> None:
 
 
 def test_files_name_each_scheduler_as_the_automatic1111_door_reads_it() -> None:
-    """By each name, since a request may have none and a checkpoint has that of a class."""
+    """Both names give it: requests have one of ours, checkpoints that of a class."""
     assert WRITTEN.keys() == CHOICES.keys()
     assert {*WRITTEN.values()} == {sampler.name for sampler in SAMPLERS}
     kinds: dict[str, set[Any]] = {}

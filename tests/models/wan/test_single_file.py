@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
-import jax
-import numpy as np
 import pytest
 import torch
 from diffusers.loaders import single_file_utils
@@ -18,8 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from models import registry
 from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
-from models.interface.pipeline import PyTree
-from tests import coarse
+from tests.models.single_files import Tensors, are_equal, weights, write
 from tests.parity.tiny_wan import make_wan
 
 STORED = "transformer/diffusion_pytorch_model.safetensors"
@@ -48,7 +44,6 @@ RULES = (
     (r"ffn\.net\.2", "ffn.2"),
 )
 """diffusers' names → the authors'; the first of two that would match comes first."""
-Tensors = dict[str, torch.Tensor]
 
 
 def authors(stored: Tensors) -> Tensors:
@@ -60,26 +55,9 @@ def authors(stored: Tensors) -> Tensors:
     return named
 
 
-def write(tensors: Tensors, file: Path) -> Path:
-    save_file({key: t.contiguous().clone() for key, t in tensors.items()}, file)
-    return file
-
-
-def weights(source: Path, base: Path | None = None) -> Any:
-    given = None if base is None else str(base)
-    with coarse.compiled():
-        return registry.load("tiny", str(source), "float32", {}, base=given).weights
-
-
-def are_equal(ours: PyTree, theirs: PyTree) -> bool:
-    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
-    return all(np.array_equal(a, b) for a, b in pairs)
-
-
 @pytest.fixture(scope="module", params=[False, True], ids=["text", "image"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of Wan 2.1; that for images has more layers."""
+    """A checkpoint of Wan 2.1; that for images has more layers."""
     return make_wan(tmp_path_factory.mktemp("wan") / "base", from_image=request.param)
 
 

@@ -134,6 +134,25 @@ def test_turned_on_the_device_it_is_the_same(tmp_path: Path, stored: Any, asked:
     check(loaded(saved(tmp_path, arrays), dtype=asked, transfer=OnDevice), arrays, asked)
 
 
+@pytest.mark.parametrize("transfer", [laid, OnDevice])
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("asked", [np.float32, jnp.bfloat16], ids=str)
+def test_scaled_8_bit_floats_are_multiplied_out(
+    tmp_path: Path, asked: Any, rows: bool, transfer: Any
+) -> None:
+    """Rounded once, from float32, however an array comes to its device."""
+    arrays = tensors()
+    packed, plain = dict(arrays), dict(arrays)
+    for key in ("layers.0.fc.weight", "convs.0.weight", "mod.weight"):
+        scale = np.linspace(0.3, 3, len(arrays[key]), dtype=np.float32) if rows else np.float32(0.3)
+        packed[key] = arrays[key].astype(jnp.float8_e4m3fn)
+        packed[f"{key.removesuffix('.weight')}.scale_weight"] = np.asarray(scale)
+        factors = np.reshape(scale, (-1, *[1] * (arrays[key].ndim - 1)))
+        plain[key] = packed[key].astype(np.float32) * factors
+    network = loaded(saved(tmp_path, packed), dtype=asked, transfer=transfer)
+    check(network, plain, asked)
+
+
 def test_layers_spread_over_shards(tmp_path: Path) -> None:
     arrays = tensors()
     shards = [dict(list(arrays.items())[start::3]) for start in range(3)]

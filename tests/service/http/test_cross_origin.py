@@ -89,7 +89,7 @@ async def test_a_page_reads_why_it_was_refused(closed: httpx.AsyncClient) -> Non
 async def test_a_page_reads_that_something_failed_here(
     app: FastAPI, http: httpx.AsyncClient
 ) -> None:
-    """Not only of answers that the app had meant to give."""
+    """Failures are answered like what the app had meant to answer."""
 
     @app.get("/broken")
     async def broken() -> None:

@@ -239,15 +239,16 @@ class SlowStore(Store):
         await super().put(key, data, content_type)
 
 
-async def test_a_job_that_is_deleted_while_its_files_are_written_leaves_none(
-    pipeline: ToyPipeline, layout: Layout, queue: Queue, tmp_path: Path
+@pytest.mark.parametrize("how", ["deleted", "canceled"])
+async def test_a_job_that_leaves_while_its_files_are_written_leaves_none(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, tmp_path: Path, how: str
 ) -> None:
     store = SlowStore(str(tmp_path))
     job = toy_job()
     await queue.put(job)
     async with at_work(pipeline, layout, queue, store) as (pool, _):
         await store.asked.wait()
-        await queue.delete(job.id)
+        await (queue.delete(job.id) if how == "deleted" else queue.cancel(job.id))
         await until(lambda: pool.jobs == 0)
         store.let.set()
         await until(lambda: not {"SlowStore.put", "RunningJobs._clear_up"} & doing())
