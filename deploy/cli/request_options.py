@@ -7,7 +7,7 @@ import base64
 import json
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ SHORT = {
     "mask_image": "mask",
     "deadline_s": "deadline",
     "loras": "lora",
+    "reference_images": "reference-image",
+    "image_prompts": "image-prompt",
 }
 """Options with another name than their field's."""
 NO_OPTION = frozenset({"prompt", "output"})
@@ -43,10 +45,10 @@ def body_of(args: argparse.Namespace) -> dict[str, Any]:
 
     Raises: UsageError: a file cannot be read, or the output not written.
     """
-    from models.spec.model_spec import PICTURE_FIELDS
+    from models.spec.request_images import with_images
 
     body = given(**{field: getattr(args, field) for field in _fields() if field != "output"})
-    body |= {name: _encoded(body[name]) for name in PICTURE_FIELDS if name in body}
+    body = with_images(body, lambda _, path: _encoded(path))
     if "metadata" in body:
         body["metadata"] = dict(body["metadata"])
     if args.output:
@@ -74,10 +76,14 @@ def _resolved(schema: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, 
 
 def _kind(field: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of `add_argument` for a field's type."""
-    from models.spec.model_spec import PICTURE_FIELDS
+    from models.spec.request_images import LISTED_IMAGES, PICTURE_FIELDS
 
     if field in PICTURE_FIELDS:
         return {"type": Path, "metavar": "FILE"}
+    if LISTED_IMAGES.get(field):
+        return {"type": _with_image, "action": "append", "metavar": "FILE[,OPTION=VALUE…]"}
+    if field in LISTED_IMAGES:
+        return {"type": Path, "action": "append", "metavar": "FILE"}
     if "enum" in schema:
         return {"choices": schema["enum"]}
     match schema["type"]:
@@ -158,10 +164,21 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def named(text: str) -> dict[str, Any]:
-    """Parse `name,option=value,…` as a request has its scheduler; a value is JSON, or a text."""
+    """Parse `name,option=value,…` as a request has its scheduler."""
     name, *options = text.split(",")
-    chosen: dict[str, Any] = {"name": name}
-    for option in options:
+    return {"name": name, **_options(options)}
+
+
+def _with_image(text: str) -> dict[str, Any]:
+    """Parse `file,option=value,…` as an entry of a list of images."""
+    file, *options = text.split(",")
+    return {"image": Path(file), **_options(options)}
+
+
+def _options(texts: Sequence[str]) -> dict[str, Any]:
+    """Parse `option=value`; a value is JSON, or a text."""
+    chosen: dict[str, Any] = {}
+    for option in texts:
         key, equals, value = option.partition("=")
         if not (key and equals):
             raise argparse.ArgumentTypeError(f"wants OPTION=VALUE, not {option!r}")

@@ -16,8 +16,6 @@ from models.spec.option import Option
 from models.spec.quality_presets import EXACT, Quality
 
 Task = Literal["text-to-image", "image-to-image", "inpainting", "text-to-video", "image-to-video"]
-PICTURE_FIELDS = ("image", "mask_image", "last_image", "control_image")
-"""Request fields that hold an image; the store keeps it and the job its key."""
 
 
 class Need(BaseModel):
@@ -75,6 +73,8 @@ class Limits(BaseModel):
     """Text tokens that the model's longest encoder takes."""
     max_clip_skip: int = Field(default=100, ge=0)
     """Maximum CLIP skip: one less than the layers of the model's shallowest CLIP encoder."""
+    max_reference_images: int = Field(default=0, ge=0)
+    """Maximum number of `reference_images`."""
 
 
 class Size(BaseModel):

@@ -6,6 +6,7 @@ import math
 import time
 from dataclasses import dataclass
 
+from models.spec.request_images import with_images
 from service.admission.caller import Caller
 from service.admission.parse import Parsed
 from service.admission.resolve import Images, ResolvedRequest
@@ -45,8 +46,8 @@ async def price(front: FrontEnd, caller: Caller, resolved: ResolvedRequest) -> P
 def _job(resolved: ResolvedRequest) -> Job:
     body, spec, fields = resolved.parsed.body, resolved.spec, resolved.fields
     job_id = new_job_id()
-    keys = {name: input_key(job_id, name) for name in resolved.images}
-    request = {"model": spec.name, **fields.fields, **keys, "output": fields.output}
+    kept = with_images(fields.fields, lambda path, _: input_key(job_id, path))
+    request = {"model": spec.name, **kept, "output": fields.output}
     request |= body.model_dump(include=SERVICE_MEMBERS, exclude_none=True)
     loras = [*spec.fixed_loras, *fields.loras]
     return Job(

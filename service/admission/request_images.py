@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from models.spec.image_files import ImageFile, ImageFileError
-from models.spec.model_spec import PICTURE_FIELDS
+from models.spec.request_images import image_values
 from service.errors.problems import FieldError, Invalid
 from service.front_end.front_end import FrontEnd
 from service.http import fetch
@@ -43,7 +43,7 @@ class RequestImage:
 async def read_all(
     front: FrontEnd, fields: Mapping[str, Any], client: str
 ) -> dict[str, RequestImage]:
-    """The request's images by field, each checked.
+    """The request's images by path, each checked.
 
     Args:
         client: whose turn it takes.
@@ -51,11 +51,11 @@ async def read_all(
     Raises: Invalid; Busy, Unavailable: too many wait to be fetched.
     """
     found = {}
-    for name in [name for name in PICTURE_FIELDS if name in fields]:
+    for path, value in image_values(fields).items():
         try:
-            found[name] = await _read(front, fields[name], client)
+            found[path] = await _read(front, value, client)
         except ImageFileError as error:
-            raise Invalid([FieldError(name, str(error))]) from error
+            raise Invalid([FieldError(path, str(error))]) from error
     return found
 
 

@@ -9,7 +9,8 @@ import httpx
 
 from models.spec.image_files import ImageFile
 from models.spec.lora import Lora
-from models.spec.model_spec import PICTURE_FIELDS, ModelSpec
+from models.spec.model_spec import ModelSpec
+from models.spec.request_images import IMAGE_FIELDS
 from service.admission import request_images
 from service.admission.caller import Caller
 from service.admission.parse import Parsed
@@ -21,7 +22,7 @@ from service.settings.tenants import TenantSettings
 from service.validation.resolve import Resolved, resolve, with_size_of
 
 Images = Mapping[str, request_images.RequestImage]
-"""Image files of a request, by field."""
+"""Image files of a request, by path."""
 
 NO_SECRET = (
     "the tenant {tenant!r} has no secret to sign messages with; ask the operator to make one:"
@@ -75,7 +76,7 @@ async def _check_webhook(front: FrontEnd, caller: Caller, body: GenerateRequest)
 
 async def _images(front: FrontEnd, caller: Caller, resolved: Resolved) -> Images:
     """Raises: Invalid, ClientDisconnect."""
-    if not resolved.fields.keys() & PICTURE_FIELDS:
+    if not resolved.fields.keys() & IMAGE_FIELDS:
         return {}
     return await caller.connected(request_images.read_all(front, resolved.fields, caller.client))
 

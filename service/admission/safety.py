@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.spec.model_spec import PICTURE_FIELDS
+from models.spec.request_images import without_images
 from service.admission.caller import Caller
 from service.admission.resolve import ResolvedRequest
 from service.errors.problems import Unavailable, Unservable
@@ -38,12 +38,11 @@ async def check_safety(front: FrontEnd, caller: Caller, resolved: ResolvedReques
 
 
 def _question(caller: Caller, resolved: ResolvedRequest) -> Question:
-    fields = resolved.fields.fields
     return Question(
         when="before",
         tenant=caller.tenant,
         model=resolved.spec.name,
-        request={name: value for name, value in fields.items() if name not in PICTURE_FIELDS},
+        request=without_images(resolved.fields.fields),
         images=tuple(
             ShownImage(name, image.file.media_type, image.data)
             for name, image in resolved.images.items()

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 
-from models.spec.model_spec import PICTURE_FIELDS
+from models.spec.request_images import image_values, with_images
 from service.admission.price import Priced
 from service.admission.refusals import Refused, problem_of
 from service.front_end.front_end import FrontEnd
@@ -56,14 +56,15 @@ async def _store_images(front: FrontEnd, priced: Priced) -> None:
     job = priced.job
     if priced.images:
         await front.queue.deposit(job.id)
-    for name, picture in priced.images.items():
-        await front.store.put(job.request[name], picture.data, picture.file.media_type)
+    keys = image_values(job.request)
+    for path, picture in priced.images.items():
+        await front.store.put(keys[path], picture.data, picture.file.media_type)
 
 
 async def _delete_images(front: FrontEnd, priced: Priced) -> None:
     """Delete what was stored for a job that did not become one."""
     if priced.images:
-        await front.store.delete([priced.job.request[name] for name in priced.images])
+        await front.store.delete(list(image_values(priced.job.request).values()))
         await front.queue.withdraw(priced.job.id)
 
 
@@ -89,8 +90,8 @@ async def _too_soon(front: FrontEnd, job: Job) -> DeadlineTooSoon | DeadlineTooS
 def _digest(body: GenerateRequest) -> str:
     """Equal for requests that mean the same, however they were spelled."""
     fields = body.model_dump(exclude_none=True)
-    files = {name: sha256_of(fields[name]) for name in PICTURE_FIELDS & fields.keys()}
-    return sha256_of(json.dumps({**fields, **files}, sort_keys=True))
+    hashed = with_images(fields, lambda _, value: sha256_of(value))
+    return sha256_of(json.dumps(hashed, sort_keys=True))
 
 
 def sha256_of(text: str) -> str:

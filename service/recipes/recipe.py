@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from models.spec.lora import RequestedLora
 from models.spec.model_spec import ModelSpec
+from models.spec.request_images import without_images
 
 PRIVATE = frozenset({"webhook", "metadata", "priority", "deadline_s", "num_images"})
 """Request fields that no recipe holds: of the client, not of the image. `seed` is the image's own,
@@ -46,7 +47,7 @@ class Recipe(BaseModel):
     loras: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each adapter's file, by name."""
     images: dict[str, str] = Field(default_factory=dict)
-    """SHA-256 of each input image's file, by request field."""
+    """SHA-256 of each input image's file, by its path in the request: `control.0.image`."""
     frame: int | None = None
     """Number of the frame, of a video in one file a frame."""
 
@@ -77,13 +78,12 @@ def recipe_of(
     Args:
         request: as it was resolved.
         seed: the image's own.
-        images: SHA-256 of its input images, by field.
+        images: SHA-256 of its input images, by path.
     """
-    images = images or {}
     kept = {
         name: value
-        for name, value in request.items()
-        if name not in PRIVATE and name not in images and value is not None
+        for name, value in without_images(request).items()
+        if name not in PRIVATE and value is not None
     }
     output = request.get("output", {})
     kept["output"] = {name: output[name] for name in OF_FILES if output.get(name) is not None}
@@ -93,7 +93,7 @@ def recipe_of(
         fingerprint=spec.fingerprint,
         scheduler=kept.get("scheduler", {}).get("name") or spec.scheduler,
         loras={lora.name: lora.digest for lora in loras},
-        images=dict(images),
+        images=dict(images or {}),
     )
 
 

@@ -9,6 +9,8 @@ _LENGTH = "num_frames and fps"
 SHAPES: Mapping[str, str] = {
     "scheduler": '{"name": "euler"}',
     "loras": '{"name": "…", "scale": 1.0}',
+    "control": '{"name": "…", "image": "…"}',
+    "image_prompts": '{"image": "…"}',
     "output": '{"format": "png"}',
     "webhook": '{"url": "https://…"}',
 }
@@ -16,6 +18,8 @@ SHAPES: Mapping[str, str] = {
 
 _SCHEDULER = f"scheduler, such as {SHAPES['scheduler']}"
 _LORAS = f"loras, such as [{SHAPES['loras']}]"
+_CONTROL = f"control, such as [{SHAPES['control']}]"
+_IMAGE_PROMPTS = f"image_prompts, such as [{SHAPES['image_prompts']}]"
 
 _GENERATE = {
     # OpenAI, and what follows it
@@ -51,6 +55,16 @@ _GENERATE = {
     "scheduler_name": _SCHEDULER,
     "batch_size": "num_images",
     "n_iter": "num_images",
+    "controlnet": _CONTROL,
+    "control_images": _CONTROL,
+    "controlnet_conditioning_scale": "control.0.scale",
+    "control_guidance_start": "control.0.start",
+    "control_guidance_end": "control.0.end",
+    "ip_adapter_image": _IMAGE_PROMPTS,
+    "ip_adapter_scale": "image_prompts.0.scale",
+    "redux_image": _IMAGE_PROMPTS,
+    "images": "image and reference_images",
+    "reference_image": "reference_images",
     "init_image": "image",
     "init_images": "image",
     "input_image": "image",
@@ -90,11 +104,23 @@ _GENERATE = {
     "timeout": "deadline_s",
     "preset": "quality",
 }
+_CONTROL_ENTRY = {
+    "weight": "scale",
+    "strength": "scale",
+    "model": "name",
+    "type": "name",
+    "control_image": "image",
+    "module": "preprocess",
+    "guidance_start": "start",
+    "guidance_end": "end",
+}
 _LORA = {"weight": "scale", "strength": "scale", "path": "name", "model": "name", "id": "name"}
 
 ALIASES: Mapping[str, Mapping[str, str]] = {
     "": _GENERATE,
     "loras": _LORA,
+    "control": _CONTROL_ENTRY,
+    "image_prompts": {"weight": "scale", "strength": "scale", "model": "name"},
     "output": {"type": "format", "compression": "quality", "base64": "inline"},
     "webhook": {"address": "url"},
 }

@@ -61,6 +61,10 @@ MAX_LORAS = 64
 """Maximum number of adapters per request, whatever the settings say."""
 MAX_LORA_INTERVALS = 16
 """Maximum number of intervals of an adapter's scale."""
+MAX_LISTED_IMAGES = 16
+"""Maximum number of images in one list of a request, whatever the model."""
+ImageScale = Annotated[float, Field(ge=0, le=10)]
+"""Strength of an image's effect."""
 MAX_TEXT_CHARS = 2**20
 """Maximum length of any text but an image, whatever the settings say: searched in milliseconds."""
 
@@ -258,6 +262,40 @@ class LoraRequest(Body):
     each with its scale; outside of all of them it is 0."""
 
 
+class ControlRequest(Body):
+    """Image that says what is where, by a ControlNet of the model."""
+
+    name: Name
+    """Name of one of the model's `controls`."""
+    image: Picture
+    """Image to follow: as its ControlNet reads it, or any image with `preprocess`."""
+    scale: ImageScale = 1.0
+    """Strength of its effect."""
+    start: Fraction = 0.0
+    """Share of the steps before it."""
+    end: Fraction = 1.0
+    """Share of the steps before its end."""
+    preprocess: Literal["canny"] | None = None
+    """Preprocessing of `image`: `canny` draws its edges. Default: none, it is used as it is."""
+
+    @model_validator(mode="after")
+    def _ends_after_its_start(self) -> ControlRequest:
+        if self.start >= self.end:
+            raise ValueError(f"start {self.start:g} must be less than end {self.end:g}")
+        return self
+
+
+class ImagePromptRequest(Body):
+    """Image that says what to draw, as the prompt does: by Redux or an IP-Adapter of the model."""
+
+    image: Picture
+    """Image whose content or style is wanted."""
+    name: Name | None = None
+    """Name of one of the model's `image_prompts`. May be left out where it has only one."""
+    scale: ImageScale = 1.0
+    """Strength of its effect."""
+
+
 class GenerateRequest(Body):
     """One request for images or videos; a field that the model does not serve is refused."""
 
@@ -341,6 +379,15 @@ class GenerateRequest(Body):
     control_image: Picture | None = None
     """Image that says what is where: edges for a Canny model, depths for a Depth model. It is used
     as it is."""
+    reference_images: Annotated[list[Picture], Field(max_length=MAX_LISTED_IMAGES)] | None = None
+    """Further images that the model sees beside `image`, in the order that the prompt may count
+    them in."""
+    control: Annotated[list[ControlRequest], Field(max_length=MAX_LISTED_IMAGES)] | None = None
+    """Images that say what is where, all at once, each by a ControlNet of the model."""
+    image_prompts: (
+        Annotated[list[ImagePromptRequest], Field(max_length=MAX_LISTED_IMAGES)] | None
+    ) = None
+    """Images that say what to draw, beside the prompt."""
     strength: Strength | None = None
     """Share of `image` to redraw. Default: the model's."""
     loras: Annotated[list[LoraRequest], Field(max_length=MAX_LORAS)] | None = None
@@ -413,5 +460,5 @@ def model_fields(request: GenerateRequest) -> dict[str, Any]:
     """Return the fields that the client has set and the model serves."""
     given = request.model_dump(exclude_none=True, by_alias=True)
     chosen = given.keys() - SERVICE_FIELDS | given.keys() & {"prompt", "seed", "num_images"}
-    chosen -= set() if request.loras else {"loras"}
+    chosen -= {name for name in chosen if given[name] == []}
     return {name: value for name, value in given.items() if name in chosen}

@@ -166,6 +166,12 @@ def _wrong_counts(case: Case) -> Errors:
             yield FieldError(name, f"must be {top} at most")
 
 
+def _wrong_references(case: Case) -> Errors:
+    count, top = len(case.given.get("reference_images", ())), case.bounds.max_reference_images
+    if count > top and "reference_images" in case.spec.fields:
+        yield FieldError("reference_images", f"has {count} images; the model takes {top} at most")
+
+
 def _wrong_seed(case: Case) -> Errors:
     if case.fields["seed"] + case.fields["num_images"] - 1 > MAX_SEED:
         yield FieldError("seed", f"seed + num_images - 1 must be {MAX_SEED} at most")
@@ -260,6 +266,7 @@ _CHECKS: tuple[Callable[[Case], Errors], ...] = (
     _unlisted_size,
     _wrong_frames,
     _wrong_counts,
+    _wrong_references,
     _wrong_seed,
     _wrong_prompts,
     _wrong_weights,

@@ -44,6 +44,8 @@ SPEC = ModelSpec(
             "sigmas",
             "image",
             "strength",
+            "reference_images",
+            "control",
         ]
     ),
     defaults={
@@ -62,6 +64,7 @@ SPEC = ModelSpec(
         max_steps=50,
         max_images=4,
         max_sequence_length=128,
+        max_reference_images=2,
     ),
     bucket_fields=("width", "height", "max_sequence_length"),
     fingerprint="stand-in",

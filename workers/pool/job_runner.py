@@ -12,10 +12,11 @@ from functools import partial
 import numpy as np
 
 from models.interface.pipeline import Prepared, RequestError
+from models.spec.request_images import image_values
 from service.jobs.model.job import Job, JobError, JobState, Output, Snapshot, Stage, Usage, Warned
 from service.jobs.queue import Claim, Queue
 from service.jobs.storage.errors import NotStored, StoreError
-from service.jobs.storage.object_store import Store, beside_key, input_key, job_folders, output_key
+from service.jobs.storage.object_store import Store, beside_key, job_folders, output_key
 from service.recipes.recipe import Recipe, recipe_of
 from service.safety.verdict import SafetyAbsent
 from service.tracing import spans
@@ -184,14 +185,10 @@ class JobRunner:
         return [output for one in made for output in one.outputs], self._usage(made)
 
     async def _read_images(self) -> dict[str, bytes]:
-        """The request's images: fields whose value is their key in the store."""
-        keys = {
-            name: value
-            for name, value in self._job.request.items()
-            if value == input_key(self._job.id, name)
-        }
+        """The request's images by path."""
+        keys = image_values(self._job.request)
         until_stored = self._patience.until_stored
-        return {name: await until_stored(self._store.get, key) for name, key in keys.items()}
+        return {path: await until_stored(self._store.get, key) for path, key in keys.items()}
 
     async def _make_one(self, number: int, images: Mapping[str, bytes]) -> Snapshot:
         """Return one image with its files, made here or by an earlier claim."""

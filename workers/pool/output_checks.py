@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from models.spec.model_spec import PICTURE_FIELDS
+from models.spec.request_images import without_images
 from service.jobs.model.job import Job, JobError
 from service.safety.checker import SafetyChecker
 from service.safety.question import Question, ShownImage
@@ -58,8 +58,9 @@ class OutputChecks:
 
 
 def _fields(job: Job) -> dict[str, Any]:
-    hidden = {*PICTURE_FIELDS, "webhook"}
-    return {name: value for name, value in job.request.items() if name not in hidden}
+    request = without_images(job.request)
+    request.pop("webhook", None)
+    return request
 
 
 def _shown(pixels: np.ndarray, max_frames: int) -> Iterator[ShownImage]:

@@ -16,7 +16,8 @@ from PIL import Image
 from models.interface.pipeline import Fields, Pipeline, Prepared, RequestError, Step
 from models.interface.step_program import StepProgram
 from models.spec.lora import Lora, RequestedLora, always
-from models.spec.model_spec import PICTURE_FIELDS, ModelSpec
+from models.spec.model_spec import ModelSpec
+from models.spec.request_images import PICTURE_FIELDS
 from service.settings.section import ConfigError
 
 SIDE_PX = 64

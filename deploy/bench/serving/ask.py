@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from deploy.exit_codes import UsageError
+from models.spec.request_images import IMAGE_FIELDS
 
 DEFAULT_TENANT = "default"
 
@@ -27,7 +28,6 @@ SAME_WORK = frozenset(
     )
 )
 """Fields of a request that change nothing of how much there is to do."""
-PICTURES = ("image", "mask_image", "last_image", "control_image")
 
 
 class Part(BaseModel):
@@ -80,7 +80,7 @@ def shape_of(request: Mapping[str, Any]) -> str:
     words = [str(fields.pop("model", "")) or "the only model"]
     if "width" in fields and "height" in fields:
         words.append(f"{fields.pop('width')}x{fields.pop('height')}")
-    pictures = [f"+{name}" for name in PICTURES if fields.pop(name, None) is not None]
+    pictures = [f"+{name}" for name in sorted(IMAGE_FIELDS) if fields.pop(name, None) is not None]
     rest = (f"{name}={_word(value)}" for name, value in sorted(fields.items()))
     return " ".join([*words, *rest, *pictures])
 

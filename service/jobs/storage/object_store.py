@@ -47,9 +47,9 @@ NO_BUCKET = "NoSuchBucket"
 """The error's code at S3 and GCS, whose clients have one kind of error for a missing file, too."""
 
 
-def input_key(job_id: str, field: str) -> str:
-    """Return the key of the image in a request's field."""
-    return f"inputs/{job_id}/{field}"
+def input_key(job_id: str, path: str) -> str:
+    """Return the key of the image at a path of a request."""
+    return f"inputs/{job_id}/{path}"
 
 
 def output_key(job_id: str, fence: int, index: int, content_type: str) -> str:

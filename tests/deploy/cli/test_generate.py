@@ -16,6 +16,8 @@ def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
     picture = tmp_path / "a.png"
     picture.write_bytes(b"x")
     given = ["--image", picture, "--mask", picture, "--last-image", picture, "--fps", 8]
+    given += ["--reference-image", picture, "--reference-image", picture]
+    given += ["--control", f"{picture},name=canny,scale=0.5", "--image-prompt", picture]
     given += ["--num-frames", 17, "--guidance-2", 3.0, "--guidance-rescale", 0.7]
     given += ["--scheduler", "unipc,flow_shift=3.0,solver_type=bh2,lower_order_final=false"]
     given += ["--quality", "fast", "-o", tmp_path / "clip.webm"]
@@ -26,6 +28,9 @@ def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
         "image": "eA==",
         "mask_image": "eA==",
         "last_image": "eA==",
+        "reference_images": ["eA==", "eA=="],
+        "control": [{"image": "eA==", "name": "canny", "scale": 0.5}],
+        "image_prompts": [{"image": "eA=="}],
         "fps": 8,
         "num_frames": 17,
         "guidance_scale_2": 3.0,

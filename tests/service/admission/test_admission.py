@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import pytest
 from fastapi import FastAPI
+from PIL import Image
 
+from models.spec.request_images import image_values
 from service.admission.admission import admit
 from service.admission.caller import Caller
 from service.admission.parse import parse_body
@@ -69,3 +73,58 @@ async def test_nothing_is_queued_after_a_refusal(front: FrontEnd) -> None:
     with pytest.raises(Problem):
         await admitted(front, BODY | {"model": "no such model"})
     assert await front.queue.list(limit=10) == []
+
+
+def picture(shade: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("L", (8, 8), shade).save(file, "PNG")
+    return file.getvalue()
+
+
+def encoded(file: bytes) -> str:
+    return base64.b64encode(file).decode()
+
+
+async def test_images_in_lists_are_kept_in_their_order(front: FrontEnd) -> None:
+    seen = [picture(shade) for shade in (10, 20, 30)]
+    control = [{"name": "canny", "image": encoded(seen[2]), "scale": 0.5}]
+    listed = {"reference_images": [*map(encoded, seen[:2])], "control": control}
+    job = await admitted(front, BODY | listed)
+    keys = image_values(job.request)
+    assert list(keys) == ["reference_images.0", "reference_images.1", "control.0.image"]
+    assert [await front.store.get(key) for key in keys.values()] == seen
+    assert job.request["control"][0] | {"image": ""} == {
+        **{"name": "canny", "image": "", "scale": 0.5},
+        **{"start": 0.0, "end": 1.0},
+    }
+
+
+async def test_an_idempotency_key_sees_images_in_lists(front: FrontEnd) -> None:
+    body, other = (BODY | {"reference_images": [encoded(picture(shade))]} for shade in (1, 2))
+    first = await admitted(front, body, idempotency_key="listed")
+    assert (await admitted(front, body, idempotency_key="listed")).id == first.id
+    with pytest.raises(Conflict):
+        await admitted(front, other, idempotency_key="listed")
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"reference_images": [encoded(picture(1))] * 3}, "reference_images"),
+        ({"reference_images": [encoded(picture(1)), "no file"]}, "reference_images.1"),
+        ({"control": [{"name": "canny", "image": "no file"}]}, "control.0.image"),
+        ({"control": [{"name": "canny", "image": "", "start": 0.5, "end": 0.5}]}, "control.0"),
+        ({"image_prompts": [{"image": encoded(picture(1))}]}, "image_prompts"),
+    ],
+)
+async def test_a_wrong_image_of_a_list_is_named(
+    front: FrontEnd, given: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(Invalid) as refused:
+        await admitted(front, BODY | given)
+    assert [error.field for error in refused.value.errors] == [field]
+
+
+async def test_an_empty_list_is_none(front: FrontEnd) -> None:
+    job = await admitted(front, BODY | {"control": [], "image_prompts": [], "loras": []})
+    assert not {"control", "image_prompts", "loras"} & job.request.keys()

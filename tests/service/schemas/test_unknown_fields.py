@@ -13,11 +13,20 @@ from service.errors.problems import Invalid
 from service.routes.compat.mcp.arguments import ImageArguments
 from service.routes.compat.replicate.bodies import PredictionRequest
 from service.schemas.aliases import ALIASES
-from service.schemas.request import GenerateRequest, LoraRequest, OutputRequest, WebhookRequest
+from service.schemas.request import (
+    ControlRequest,
+    GenerateRequest,
+    ImagePromptRequest,
+    LoraRequest,
+    OutputRequest,
+    WebhookRequest,
+)
 
 PARTS = {
     "": GenerateRequest,
     "loras": LoraRequest,
+    "control": ControlRequest,
+    "image_prompts": ImagePromptRequest,
     "output": OutputRequest,
     "webhook": WebhookRequest,
 }

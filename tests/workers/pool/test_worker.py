@@ -231,13 +231,19 @@ async def test_pictures_of_the_request_reach_the_pipeline(
     job = toy_job()
     job.request["image"] = input_key(job.id, "image")
     await store.put(job.request["image"], b"the image's bytes", "image/png")
+    edges = input_key(job.id, "control.0.image")
+    job.request["control"] = [{"name": "canny", "image": edges}]
+    await store.put(edges, b"its edges", "image/png")
     await queue.put(job)
     missing = toy_job()
     missing.request["image"] = input_key(missing.id, "image")
     await queue.put(missing)
     async with at_work(pipeline, layout, queue, store):
         assert (await ended(queue, job)).state == JobState.SUCCEEDED
-        assert pipeline.images == {"image": b"the image's bytes"}
+        assert pipeline.images == {
+            "image": b"the image's bytes",
+            "control.0.image": b"its edges",
+        }
         missing = await ended(queue, missing)
     assert (missing.state, missing.error.code) == (JobState.FAILED, "store")
 

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field
 
 from models.spec.field_types import MAX_FPS
 from models.spec.model_spec import ModelSpec
+from models.spec.request_images import with_images
 from service.errors.problems import FieldError, Invalid
 from service.routes.compat.door import DoorBody
 from service.routes.compat.names import Names
@@ -192,8 +193,9 @@ def remixed(
 
     Args:
         request: resolved fields of the job.
-        images: its images by field, in base64.
+        images: its images by path, in base64.
     """
     kept = GenerateRequest.model_fields.keys() - {"webhook", "deadline_s", "prompt_2"}
     fields = {name: value for name, value in request.items() if name in kept}
-    return {**fields, **images, "prompt": prompt, "metadata": {REMIXED_FROM: job_id}}
+    fields = with_images(fields, lambda path, _: images[path])
+    return {**fields, "prompt": prompt, "metadata": {REMIXED_FROM: job_id}}

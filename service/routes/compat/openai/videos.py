@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from models.spec.model_spec import PICTURE_FIELDS
+from models.spec.request_images import image_values
 from service.errors.problems import Conflict, FieldError, Invalid, NotFound
 from service.http.head import is_head
 from service.http.multipart import MEDIA_TYPE as FORM
@@ -200,9 +200,8 @@ async def remix_video(video_id: VideoId, call: ByBearer) -> Response:
         asked = await entering.json(RemixRequest)
         job = await _job(call, video_id)
         images = {
-            name: in_base64(await call.front.store.get(job.request[name]))
-            for name in PICTURE_FIELDS
-            if name in job.request
+            path: in_base64(await call.front.store.get(key))
+            for path, key in image_values(job.request).items()
         }
         new = await entering.admit(remixed(job.request, job.id, asked.prompt, images))
     return await _video(call, new)
