@@ -22,6 +22,7 @@ from models.checkpoint.safetensors import ComponentFiles
 from models.loading.preview import MeanLatents, abstract_preview, fit_preview
 from models.parallel.dtypes import used_as
 from models.spec.quality_presets import EightBit, Quality
+from models.text.chat import Chat, QwenTokenizer
 from models.text.tokenizer import BlankTokenizer, ClipTokenizer, T5Tokenizer, Tokenizer
 from models.vae.config import Tiling
 from models.weights import loader
@@ -62,6 +63,9 @@ class Reader(Protocol):
     def t5_tokenizer(self, folder: Path) -> Tokenizer:
         """Return the tokenizer of a T5 encoder."""
 
+    def qwen_tokenizer(self, folder: Path, chat: Chat) -> Tokenizer:
+        """Return the tokenizer of a Qwen encoder, which reads messages of that chat."""
+
 
 class Files:
     """Reader of everything from the checkpoint's files."""
@@ -70,6 +74,7 @@ class Files:
     preview = staticmethod(fit_preview)
     clip_tokenizer = staticmethod(ClipTokenizer)
     t5_tokenizer = staticmethod(T5Tokenizer)
+    qwen_tokenizer = staticmethod(QwenTokenizer)
 
 
 class Shapes:
@@ -101,6 +106,10 @@ class Shapes:
         return BlankTokenizer()
 
     def t5_tokenizer(self, folder: Path) -> Tokenizer:
+        """Return a tokenizer that reads nothing."""
+        return BlankTokenizer()
+
+    def qwen_tokenizer(self, folder: Path, chat: Chat) -> Tokenizer:
         """Return a tokenizer that reads nothing."""
         return BlankTokenizer()
 

@@ -132,6 +132,13 @@ class Tokenizer:
 
         From the word on that it begins in; empty where it reads all of it.
         """
+        end = self._chars_read(text, max_length)
+        if end is None:
+            return ""
+        return text[end:].strip() if text[end : end + 1].isspace() else from_word(text, end)
+
+    def _chars_read(self, text: str, max_length: int | None) -> int | None:
+        """Return how much of a text `encode` reads, in characters; None: all of it."""
         with self._lock:
             encoded = self._tokenizer(
                 text,
@@ -141,9 +148,8 @@ class Tokenizer:
                 return_offsets_mapping=True,
             )
         if len(encoded["input_ids"]) < 2:
-            return ""
-        end = max(end for _, end in encoded["offset_mapping"][0])
-        return text[end:].strip() if text[end : end + 1].isspace() else from_word(text, end)
+            return None
+        return max(end for _, end in encoded["offset_mapping"][0])
 
 
 def cut_prompts(

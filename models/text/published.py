@@ -1,0 +1,29 @@
+"""Published text encoders that several families have, as their config files say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+QWEN3_4B: Mapping[str, Any] = {
+    "vocab_size": 151936,
+    "hidden_size": 2560,
+    "intermediate_size": 9728,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000,
+    "rope_scaling": None,
+    "attention_bias": False,
+    "use_sliding_window": False,
+    "hidden_act": "silu",
+    "tie_word_embeddings": True,
+}
+QWEN3_8B: Mapping[str, Any] = {
+    **QWEN3_4B,
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "tie_word_embeddings": False,
+}

@@ -1,0 +1,212 @@
+"""Decoder layers that Qwen's language models share, run as an encoder.
+
+Grouped queries, rotary positions in half-split pairs, a gated feed-forward, and a causal mask. The
+models differ in whether queries and keys are normed or have biases, which is data of `Decoder`.
+
+Source: Yang et al. 2025 (Qwen3), section 2; Bai et al. 2025 (Qwen2.5-VL), section 2; transformers'
+Qwen3DecoderLayer for the conventions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float
+
+from models.nn.attention.attention import Attention
+from models.nn.layers.parameterised import linear
+
+Tokens = Float[Array, "batch tokens width"]
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Shape of one layer.
+
+    Raises:
+        ValueError: heads that the groups do not divide, or heads of odd size.
+    """
+
+    width: int
+    inner: int
+    """Features in the middle of the feed-forward."""
+    heads: int
+    key_heads: int
+    """Heads of keys and values; each serves `heads / key_heads` heads of queries."""
+    head_dim: int
+    epsilon: float
+    """Epsilon of the norms."""
+    normed_heads: bool = True
+    """Whether queries and keys are normed by head (Qwen3)."""
+    biased_inputs: bool = False
+    """Whether queries, keys and values have biases (Qwen2.5)."""
+    biased_output: bool = False
+    """Whether the attention's output has one."""
+
+    def __post_init__(self) -> None:
+        if self.heads % self.key_heads:
+            raise ValueError(
+                f"{self.heads} heads of queries must be a multiple of {self.key_heads} heads of "
+                "keys and values"
+            )
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} must be even: positions turn pairs")
+
+
+class Turns(NamedTuple):
+    """Cosines and sines of the angles of every position, [*batch, tokens, head_dim / 2], float32.
+
+    Without a batch where all texts have the same positions.
+    """
+
+    cos: Array
+    sin: Array
+
+
+def turns_of(positions: np.ndarray | Array, head_dim: int, theta: float) -> Turns:
+    """Return the turns of positions that are whole numbers, [*batch, tokens].
+
+    Frequencies are rounded to float32 as in the reference. Source: Su et al. 2021, eq. 15.
+    """
+    exponents = np.arange(0, head_dim, 2) / head_dim
+    angles = jnp.asarray(positions, jnp.float32)[..., None] * jnp.asarray(
+        theta**-exponents, jnp.float32
+    )
+    return Turns(jnp.cos(angles), jnp.sin(angles))
+
+
+def turned(x: Float[Array, "batch tokens heads dim"], turns: Turns) -> Array:
+    """Turn each pair (i, i + dim / 2) by its token's angle, in float32."""
+    cos, sin = (jnp.expand_dims(part, -2) for part in turns)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    both = (first * cos - second * sin, second * cos + first * sin)
+    return jnp.concatenate(both, axis=-1).astype(x.dtype)
+
+
+def causal_bias(mask: Bool[Array, "batch tokens"]) -> Float[Array, "batch 1 tokens tokens"]:
+    """Return the bias of the logits: the minimum for keys ahead of their query, and for padding."""
+    seen = jnp.tril(jnp.ones((mask.shape[1],) * 2, bool)) & mask[:, None, :]
+    return jnp.where(seen, 0.0, jnp.finfo(jnp.float32).min)[:, None]
+
+
+class DecoderBlock(nnx.Module):
+    """Self-attention and feed-forward, each behind a norm."""
+
+    def __init__(
+        self, shape: Decoder, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
+    ) -> None:
+        dense = partial(linear, use_bias=False, rngs=rngs, param_dtype=param_dtype)
+        self.attention = GroupedAttention(shape, attention, rngs=rngs, param_dtype=param_dtype)
+        self.attention_norm, self.feed_forward_norm = (
+            rms_norm(shape.width, shape.epsilon, rngs=rngs, param_dtype=param_dtype)
+            for _ in range(2)
+        )
+        self.gate = dense(shape.width, shape.inner, ("embed", "mlp"))
+        self.up = dense(shape.width, shape.inner, ("embed", "mlp"))
+        self.down = dense(shape.inner, shape.width, ("mlp", "embed"))
+
+    def __call__(self, x: Tokens, bias: Array, turns: Turns) -> Tokens:
+        """Attend, then feed forward."""
+        x = x + self.attention(self.attention_norm(x), bias, turns)
+        normed = self.feed_forward_norm(x)
+        return x + self.down(jax.nn.silu(self.gate(normed)) * self.up(normed))
+
+
+class GroupedAttention(nnx.Module):
+    """Attention whose keys and values serve several heads of queries each.
+
+    Source: Ainslie et al. 2023 (GQA), section 2.2.
+    """
+
+    def __init__(
+        self, shape: Decoder, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
+    ) -> None:
+        dense = partial(linear, rngs=rngs, param_dtype=param_dtype)
+        project = partial(dense, use_bias=shape.biased_inputs)
+        queries, keys = shape.heads * shape.head_dim, shape.key_heads * shape.head_dim
+        self.shape, self.kernel = shape, attention
+        self.q = project(shape.width, queries, ("embed", "heads"))
+        self.k = project(shape.width, keys, ("embed", "heads"))
+        self.v = project(shape.width, keys, ("embed", "heads"))
+        self.out = dense(queries, shape.width, ("heads", "embed"), use_bias=shape.biased_output)
+        self.q_norm, self.k_norm = (
+            rms_norm(shape.head_dim, shape.epsilon, axis=None, rngs=rngs, param_dtype=param_dtype)
+            if shape.normed_heads
+            else None
+            for _ in range(2)
+        )
+
+    def __call__(self, x: Tokens, bias: Array, turns: Turns) -> Tokens:
+        """Attend to the tokens that the bias leaves."""
+        q, k, v = (
+            layer(x).reshape(*x.shape[:2], -1, self.shape.head_dim)
+            for layer in (self.q, self.k, self.v)
+        )
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        group = self.shape.heads // self.shape.key_heads
+        k, v = (jnp.repeat(part, group, axis=2) for part in (turned(k, turns), v))
+        return self.out(self.kernel(turned(q, turns), k, v, bias).reshape(*x.shape[:2], -1))
+
+
+def rms_norm(
+    features: int,
+    epsilon: float,
+    *,
+    axis: str | None = "embed",
+    rngs: nnx.Rngs,
+    param_dtype: DTypeLike,
+) -> nnx.RMSNorm:
+    """A norm without a mean or a bias."""
+    return nnx.RMSNorm(
+        features,
+        epsilon=epsilon,
+        scale_metadata={"axes": (axis,)},
+        param_dtype=param_dtype,
+        rngs=rngs,
+    )
+
+
+def renames(
+    read: int, layers: int, *, normed: bool, prefix: str = r"(?:model\.)?"
+) -> tuple[tuple[str, str], ...]:
+    """Checkpoint key → path in an encoder with `token_embedding`, `blocks` and `final_norm`.
+
+    Args:
+        read: layers that the encoder has.
+        layers: of the checkpoint; those behind the ones that are read are passed over.
+        normed: whether the encoder has the norm behind the last layer.
+        prefix: regular expression of what the keys begin with.
+    """
+    behind = "|".join(map(str, range(read, layers)))
+    return (
+        *(((rf"{prefix}layers\.(?:{behind})\..+", ""),) if behind else ()),
+        (rf"{prefix}embed_tokens\.weight", "token_embedding.embedding"),
+        *(
+            (rf"{prefix}layers\.(\d+)\.{name}\.{theirs}", rf"blocks.{path}.{ours}[\1]")
+            for name, path, leaves in _LAYER
+            for theirs, ours in leaves.items()
+        ),
+        (rf"{prefix}norm\.weight", "final_norm.scale" if normed else ""),
+        (r"lm_head\.weight", ""),
+    )
+
+
+_MATRIX = {"weight": "kernel", "bias": "bias"}
+_SCALE = {"weight": "scale"}
+_LAYER = (
+    *((rf"self_attn\.{one}_proj", f"attention.{one}", _MATRIX) for one in "qkv"),
+    (r"self_attn\.o_proj", "attention.out", _MATRIX),
+    *((rf"self_attn\.{one}_norm", f"attention.{one}_norm", _SCALE) for one in "qk"),
+    *((rf"mlp\.{one}_proj", one, _MATRIX) for one in ("gate", "up", "down")),
+    ("input_layernorm", "attention_norm", _SCALE),
+    ("post_attention_layernorm", "feed_forward_norm", _SCALE),
+)
+"""A layer's arrays: the checkpoint's name, ours, and the leaves."""

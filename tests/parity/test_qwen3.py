@@ -1,0 +1,277 @@
+"""Qwen3 as an encoder against transformers' own, in float32, and its chat against its template."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import transformers
+from flax import nnx
+from safetensors.torch import load_file, save_file
+
+from models.checkpoint.folder import CheckpointError, read_config
+from models.loading.abstract import abstract_module
+from models.text.chat import NOT_THINKING, THINKING, Chat, QwenTokenizer
+from models.text.published import QWEN3_4B, QWEN3_8B
+from models.text.qwen3 import Qwen3Config, Qwen3Encoder, renames_of
+from models.text.tokenizer import cut_prompts
+from models.weights.loader import load
+from tests.parity.tiny_qwen import QWEN3, qwen3, qwen_tokenizer
+
+TOLERANCE = 1e-5
+"""Of the largest value, as of the other encoders (test_text.py). Measured: 1e-6 at the most."""
+
+ODD = {
+    "hidden_size": 21,
+    "intermediate_size": 35,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 3,
+    "head_dim": 6,
+    "rms_norm_eps": 1e-3,
+    "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"},
+    "attention_bias": True,
+}
+VARIANTS = {"groups of three": {}, "one head each, biases": ODD}
+STATES = {"second to last": (-2,), "three side by side": (1, 3, 2), "last": (-1,)}
+LENGTHS = np.array([19, 7])
+
+run = nnx.jit(lambda model, *inputs: model(*inputs))
+
+
+def tokens() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 250, (2, 19), dtype=np.int32)
+
+
+def mask() -> np.ndarray:
+    return np.arange(19)[None] < LENGTHS[:, None]
+
+
+def ours(folder: Path, states: tuple[int, ...]) -> Qwen3Encoder:
+    config = Qwen3Config.from_dict(read_config(folder.parent, folder.name))
+    module = abstract_module(Qwen3Encoder, config, states)
+    return load(module, folder, renames_of(config, states), dtype=jnp.float32)
+
+
+def theirs(reference: Any, states: tuple[int, ...], masked: bool = True) -> np.ndarray:
+    told = {"attention_mask": torch.tensor(mask())} if masked else {}
+    with torch.no_grad():
+        found = reference(torch.tensor(tokens()), output_hidden_states=True, **told)
+    return torch.cat([found.hidden_states[state] for state in states], dim=-1).numpy()
+
+
+def error(ours: jax.Array, theirs: np.ndarray) -> float:
+    """Largest difference, of the largest value."""
+    assert ours.shape == theirs.shape
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("states", STATES.values(), ids=STATES)
+@pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS)
+def test_hidden_states(
+    tmp_path: Path, overrides: dict[str, Any], states: tuple[int, ...], record_property: Any
+) -> None:
+    reference = qwen3(3, **overrides)
+    reference.save_pretrained(tmp_path)
+    found = error(run(ours(tmp_path, states), tokens(), mask()), theirs(reference, states))
+    record_property("relative", found)
+    print(f"{found:.1e}")
+    assert found < TOLERANCE
+
+
+def test_without_a_mask_all_tokens_count(tmp_path: Path) -> None:
+    reference = qwen3(3)
+    reference.save_pretrained(tmp_path)
+    whole, expected = run(ours(tmp_path, (-2,)), tokens()), theirs(reference, (-2,), masked=False)
+    assert error(whole, expected) < TOLERANCE
+
+
+def test_keys_of_the_whole_model_and_its_head(tmp_path: Path) -> None:
+    """Hub checkpoints are those of Qwen3ForCausalLM."""
+    reference = qwen3(3)
+    config = reference.config
+    whole = transformers.Qwen3ForCausalLM(config)
+    whole.model.load_state_dict(reference.state_dict())
+    whole.save_pretrained(tmp_path)
+    assert "model.layers.0.mlp.up_proj.weight" in load_file(tmp_path / "model.safetensors")
+    found = error(run(ours(tmp_path, (-2,)), tokens(), mask()), theirs(reference, (-2,)))
+    assert found < TOLERANCE
+
+
+def test_layers_behind_the_last_state_are_not_there(tmp_path: Path) -> None:
+    """Nor read: their arrays may be missing."""
+    reference = qwen3(3)
+    reference.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    kept = {
+        key: value
+        for key, value in load_file(file).items()
+        if not key.startswith(("layers.2.", "layers.3.", "norm."))
+    }
+    save_file(kept, file)
+    encoder = ours(tmp_path, (1, 2))
+    assert encoder.blocks.gate.kernel.shape[0] == 2
+    assert error(run(encoder, tokens(), mask()), theirs(reference, (1, 2))) < TOLERANCE
+
+
+BITES = {
+    "key norm": "blocks.attention.k_norm.scale",
+    "bias of the values": "blocks.attention.v.bias",
+    "gate": "blocks.gate.kernel",
+}
+
+
+@pytest.mark.parametrize("path", BITES.values(), ids=BITES)
+def test_a_changed_array_bites(tmp_path: Path, path: str) -> None:
+    reference = qwen3(3, **ODD)
+    reference.save_pretrained(tmp_path)
+    lame = ours(tmp_path, (-2,))
+    leaf: Any = lame
+    for name in path.split("."):
+        leaf = getattr(leaf, name)
+    leaf[...] = leaf[...] * 1.01
+    assert error(run(lame, tokens(), mask()), theirs(reference, (-2,))) > 10 * TOLERANCE
+
+
+def test_causality_and_the_mask_bite(tmp_path: Path) -> None:
+    """Without either, nothing agrees."""
+    reference = qwen3(3)
+    reference.save_pretrained(tmp_path)
+    encoder, expected = ours(tmp_path, (-2,)), theirs(reference, (-2,))
+    assert error(run(encoder, tokens()), expected) > 1000 * TOLERANCE
+    backwards = run(encoder, tokens()[:, ::-1], mask())
+    assert error(backwards, expected) > 1000 * TOLERANCE
+
+
+def test_configs_of_either_transformers() -> None:
+    """The hub's files have rope_theta and torch_dtype; transformers 5 writes other names."""
+    plain = {key: value for key, value in QWEN3.items() if key != "rope_parameters"}
+    old = {**plain, "rope_theta": 500000, "rope_scaling": None, "torch_dtype": "bfloat16"}
+    new = {**QWEN3, "dtype": "bfloat16"}
+    assert Qwen3Config.from_dict(old) == Qwen3Config.from_dict(new)
+    assert Qwen3Config.from_dict(new).rope_theta == 5e5
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_type"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "yarn"}}, "rope_type"),
+        ({"use_sliding_window": True}, "use_sliding_window"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"num_key_value_heads": 4}, "multiple"),
+        ({"head_dim": 7}, "head_dim"),
+        ({"hidden_size": 0}, "hidden_size"),
+    ],
+    ids=str,
+)
+def test_configs_that_are_not_served(values: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        Qwen3Config.from_dict({**QWEN3, **values})
+
+
+@pytest.mark.parametrize("index", [0, 5, -6])
+def test_states_that_no_layer_leads_to(index: int) -> None:
+    with pytest.raises(ValueError, match="hidden state"):
+        Qwen3Config.from_dict(QWEN3).state(index)
+
+
+@pytest.mark.parametrize(
+    ("published", "states", "billions"),
+    [
+        (QWEN3_4B, (-1,), 4.02),
+        (QWEN3_4B, (-2,), 3.92),
+        (QWEN3_4B, (9, 18, 27), 3.11),
+        (QWEN3_8B, (-1,), 7.57),
+    ],
+)
+def test_published_sizes(
+    published: dict[str, Any], states: tuple[int, ...], billions: float
+) -> None:
+    """Without the head, whose table is the embedding's in the 4B and another in the 8B."""
+    module = abstract_module(Qwen3Encoder, Qwen3Config.from_dict(published), states)
+    leaves = jax.tree.leaves(nnx.state(module, nnx.Param))
+    assert round(sum(leaf.size for leaf in leaves) / 1e9, 2) == billions
+
+
+PROMPTS = (
+    "a red circle above the blue square",
+    "",
+    "  spaces, and\nlines ",
+    "ends early<|im_end|>\n<|im_start|>user\na star",
+    "<think>about it</think> née 漢字 🙂",
+    "word" * 40,
+)
+CHATS = {"thinking": (THINKING, True), "not thinking": (NOT_THINKING, False)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("tokenizer")
+    qwen_tokenizer().save_pretrained(place)
+    return place
+
+
+@pytest.mark.parametrize(("chat", "thinking"), CHATS.values(), ids=CHATS)
+def test_the_chat_is_the_templates(folder: Path, chat: Chat, thinking: bool) -> None:
+    """Whatever the prompt spells: a marker in it is a marker, as in the reference."""
+    reference = transformers.AutoTokenizer.from_pretrained(folder)
+    texts = [
+        reference.apply_chat_template(
+            [{"role": "user", "content": prompt}],
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=thinking,
+        )
+        for prompt in PROMPTS
+    ]
+    assert texts == [chat.rendered(prompt) for prompt in PROMPTS]
+    expected = reference(
+        texts, padding="max_length", max_length=48, truncation=True, return_tensors="np"
+    )
+    found = QwenTokenizer(folder, chat).encode_with_mask(PROMPTS, 48)
+    np.testing.assert_array_equal(found.ids, expected["input_ids"])
+    np.testing.assert_array_equal(found.mask, expected["attention_mask"])
+    im_end = reference.convert_tokens_to_ids("<|im_end|>")
+    assert (found.ids == im_end).sum(axis=1).tolist() == [1, 1, 1, 2, 1, 0]
+    assert found.mask[:4].sum(axis=1).min() < 48 == found.mask[-1].sum()
+
+
+def test_vocabulary_and_merges_serve_too(folder: Path, tmp_path: Path) -> None:
+    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]))
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
+    (tmp_path / "merges.txt").write_text("\n".join(lines))
+    config = folder / "tokenizer_config.json"
+    (tmp_path / config.name).write_text(config.read_text())
+    plain = "a red circle above the blue square"
+    prompt = Chat("", "")  # markers are in tokenizer.json alone
+    found = QwenTokenizer(tmp_path, prompt).encode([plain], 30)
+    np.testing.assert_array_equal(found, QwenTokenizer(folder, prompt).encode([plain], 30))
+
+
+def test_words_that_are_cut_are_the_users_own(folder: Path) -> None:
+    tokenizer = QwenTokenizer(folder, NOT_THINKING)
+    around = int(tokenizer.encode_with_mask([""], 64).mask.sum())
+    words = "a red circle above the blue square"
+    read = int(tokenizer.encode_with_mask([words], 64).mask.sum()) - around
+    behind = len(tokenizer._tokenizer(NOT_THINKING.behind)["input_ids"])
+    (warning,) = cut_prompts("Qwen3", tokenizer, {"prompt": words}, around - behind + read - 1)
+    assert warning.message.endswith("not read: 'square'")
+    # what is lost of the chat alone is no word of the prompt's
+    assert cut_prompts("Qwen3", tokenizer, {"prompt": words}, around - behind + read) == ()
+    assert cut_prompts("Qwen3", tokenizer, {"prompt": words}, 64) == ()
+
+
+def test_padding_on_the_left_is_refused(tmp_path: Path) -> None:
+    qwen_tokenizer().save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "padding_side": "left"}))
+    with pytest.raises(CheckpointError, match="padding_side"):
+        QwenTokenizer(tmp_path, THINKING)

@@ -1,0 +1,61 @@
+"""Tiny random Qwen3 encoders and their tokenizer, built by transformers itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenizers import AddedToken, pre_tokenizers
+from transformers import Qwen2TokenizerFast, Qwen3Config, Qwen3Model
+
+from tests.parity.tiny import WORDS, randomize
+
+MARKERS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+THOUGHTS = ("<think>", "</think>")
+TEMPLATE = (
+    "{%- for message in messages %}"
+    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}"
+    "{{- '<|im_start|>assistant\\n' }}"
+    "{%- if enable_thinking is defined and enable_thinking is false %}"
+    "{{- '<think>\\n\\n</think>\\n\\n' }}"
+    "{%- endif %}{%- endif %}"
+)
+"""What Qwen3's own template makes of messages of users without tools."""
+
+QWEN3 = {
+    "hidden_size": 30,
+    "intermediate_size": 44,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "rms_norm_eps": 1e-5,
+    "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"},
+}
+
+
+def qwen_tokenizer() -> Qwen2TokenizerFast:
+    """Byte pairs of a few words, with the markers of a chat and its template."""
+    pieces = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges: list[tuple[str, str]] = []
+    for word in WORDS.split():
+        head = "Ġ"
+        for letter in word:
+            if head + letter not in pieces:
+                merges.append((head, letter))
+                pieces.append(head + letter)
+            head += letter
+    vocab = {piece: index for index, piece in enumerate(pieces)}
+    tokenizer = Qwen2TokenizerFast(
+        vocab={**vocab, MARKERS[0]: len(vocab)}, merges=merges, chat_template=TEMPLATE
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": [*MARKERS[1:]]})
+    tokenizer.add_tokens([AddedToken(thought, normalized=False) for thought in THOUGHTS])
+    return tokenizer
+
+
+def qwen3(seed: int, **overrides: Any) -> Qwen3Model:
+    """A model of random weights that reads the tokenizer's vocabulary."""
+    values = {**QWEN3, "vocab_size": len(qwen_tokenizer()) + 5, **overrides}
+    return randomize(Qwen3Model(Qwen3Config(**values)), seed)  # type: ignore[return-value]
