@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
+from redis import Redis
 
 from tests.e2e.system import DEADLINE_S
 
@@ -75,6 +79,20 @@ def pages(browser: Browser, url: str, state: str = "ready") -> Iterator[Open]:
         if not request.url.startswith((url, f"blob:{url}", "data:"))
     ]
     assert (away, [text for text in wrong if not REFUSED.match(text)]) == ([], [])
+
+
+@contextmanager
+def standins(redis_url: str, state: Path) -> Iterator[str]:
+    """Run a front end with stand-ins behind it; yield its address."""
+    with Redis.from_url(redis_url) as redis:
+        redis.flushall()
+    command = [sys.executable, "-m", "tests.e2e.standins", redis_url, str(state)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.communicate(timeout=DEADLINE_S)
 
 
 def make(page: Page, prompt: str = "a red circle", **fields: object) -> Locator:

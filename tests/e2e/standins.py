@@ -25,7 +25,15 @@ PAINTER = SPEC.model_copy(
     update={
         "tasks": ("text-to-image", "image-to-image", "inpainting"),
         "fields": SPEC.fields
-        | {"mask_image", "clip_skip", "eta", "guidance_rescale", "loras", "prompt_syntax"},
+        | {
+            "mask_image",
+            "control_image",
+            "clip_skip",
+            "eta",
+            "guidance_rescale",
+            "loras",
+            "prompt_syntax",
+        },
         "lora_pages": TAKING.lora_pages,
         "lora_layers": TAKING.lora_layers,
         "loras": {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +9,8 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from redis import Redis
 
-from tests.e2e.browser import Open, a_browser, make, pages
-from tests.e2e.system import DEADLINE_S
+from tests.e2e.browser import Open, a_browser, make, pages, standins
 from tests.service.adapters import adapter
 from tests.service.standin import MODEL, VIDEO
 
@@ -28,18 +24,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def url(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a front end with stand-ins behind it."""
-    with Redis.from_url(redis_url) as redis:
-        redis.flushall()
-    command = [sys.executable, "-m", "tests.e2e.standins", redis_url]
-    with subprocess.Popen(
-        [*command, str(tmp_path_factory.mktemp("state"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.communicate(timeout=DEADLINE_S)
+    with standins(redis_url, tmp_path_factory.mktemp("state")) as address:
+        yield address
 
 
 @pytest.fixture

@@ -1,0 +1,134 @@
+"""The playground's images: lists of them, and masks painted on the page, in a real browser."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect
+
+from tests.e2e.browser import a_browser, make, pages, standins
+from tests.service.standin import MODEL, VIDEO
+
+WIDE = (200, 100)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with a_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def url(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a front end with stand-ins behind it."""
+    with standins(redis_url, tmp_path_factory.mktemp("state")) as address:
+        yield address
+
+
+@pytest.fixture
+def page(browser: Browser, url: str) -> Iterator[Page]:
+    with pages(browser, url) as run:
+        page = run()
+        page.select_option("#model", MODEL)
+        yield page
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    found = {colour: tmp_path / f"{colour}.png" for colour in ("red", "blue", "green")}
+    for colour, path in found.items():
+        Image.new("RGB", WIDE, colour).save(path)
+    return found
+
+
+def asked_for(url: str, page: Page) -> dict[str, Any]:
+    """The request of a new job, as it was resolved."""
+    card = make(page)
+    expect(card).to_have_attribute("data-state", "succeeded")
+    with httpx.Client(base_url=url, trust_env=False) as http:
+        return http.get("/v1/jobs", params={"limit": 1}).json()["data"][0]["request"]
+
+
+def mask_of(page: Page) -> np.ndarray:
+    """The mask that the form has: [height, width], 0 to 255."""
+    source = page.locator("#mask_image-thumb").get_attribute("src") or ""
+    return np.asarray(
+        Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))).convert("L")
+    )
+
+
+def paint(page: Page, *at: tuple[float, float]) -> None:
+    """Draw a stroke through points, as shares of the picture's width and height."""
+    box = page.locator("#painter-canvas").bounding_box()
+    assert box
+    places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in at]
+    page.mouse.move(*places[0])
+    page.mouse.down()
+    for place in places[1:]:
+        page.mouse.move(*place, steps=4)
+    page.mouse.up()
+
+
+def test_several_pictures_are_sent_in_their_order(
+    page: Page, url: str, files: dict[str, Path]
+) -> None:
+    page.set_input_files("#reference_images", [files["red"], files["blue"]])
+    page.set_input_files("#reference_images", files["green"])
+    entries = page.locator("#reference_images-list .entry")
+    expect(entries).to_have_count(3)
+    page.get_by_label("Take blue.png away").click()
+    expect(entries.locator("span")).to_have_text(["red.png", "green.png"])
+    request = asked_for(url, page)
+    assert [key.rpartition("/")[2] for key in request["reference_images"]] == [
+        "reference_images.0",
+        "reference_images.1",
+    ]
+    page.set_input_files("#reference_images", files["blue"])
+    page.click("#generate")
+    expect(page.locator("#reference_images-error")).to_contain_text("2 at most")
+    page.select_option("#model", VIDEO.name)
+    page.select_option("#model", MODEL)
+    expect(entries).to_have_count(0)
+
+
+def test_a_picture_to_follow(page: Page, url: str, files: dict[str, Path]) -> None:
+    page.set_input_files("#control_image", files["red"])
+    assert asked_for(url, page)["control_image"].endswith("/control_image")
+
+
+def test_a_mask_is_painted_on_the_picture(page: Page, url: str, files: dict[str, Path]) -> None:
+    expect(page.locator("#mask_image-paint")).to_be_hidden()
+    page.set_input_files("#image", files["red"])
+    page.get_by_label("Paint the mask").click()
+    paint(page, (0.25, 0.25), (0.25, 0.75))
+    page.get_by_text("Use this mask").click()
+    expect(page.locator("#mask_image-name")).to_have_text("painted")
+    mask = mask_of(page)
+    assert mask.shape == WIDE[::-1]
+    assert {*np.unique(mask[30:70, 48:53])} == {255}
+    assert {*np.unique(mask[:, 90:])} == {0}
+    assert asked_for(url, page)["mask_image"].endswith("/mask_image")
+
+
+def test_a_painted_mask_is_opened_again_and_erased(page: Page, files: dict[str, Path]) -> None:
+    page.set_input_files("#image", files["red"])
+    page.get_by_label("Paint the mask").click()
+    page.get_by_label("Brush, share of the picture in percent").fill("20")
+    paint(page, (0.1, 0.5), (0.9, 0.5))
+    page.get_by_text("Use this mask").click()
+    whole = mask_of(page)
+    page.get_by_label("Paint the mask").click()
+    page.get_by_text("Erase").click()
+    paint(page, (0.9, 0.5), (0.6, 0.5))
+    page.get_by_text("Use this mask").click()
+    mask = mask_of(page)
+    assert (whole[50, 40], mask[50, 40]) == (255, 255)
+    assert (whole[50, 160], mask[50, 160]) == (255, 0)
