@@ -40,6 +40,9 @@ FAMILIES: Mapping[str, str] = {
 WITH_EXPERTS = frozenset({".wan.load"})
 """Modules whose `load` can leave experts on the host, by turns on the device (`swap_experts`)."""
 
+WITH_IMAGE_PROMPTS: frozenset[str] = frozenset()
+"""Modules whose `load` takes networks that read images as prompts (`Reading.image_prompts`)."""
+
 SINGLE_FILES: Mapping[str, tuple[str, ...]] = {
     ".flux.load": ("text_encoder*/*.safetensors", "vae/*.safetensors"),
     ".sdxl.load": (),
@@ -122,7 +125,7 @@ def load(
     elif swap_experts:
         raise CheckpointError(f"{folder}: swap_experts is set, but {class_name} has no experts")
     with checkpoint_errors(folder):
-        return load_family(name, folder, dtype, defaults, reading=_reading(how))
+        return load_family(name, folder, dtype, defaults, reading=_reading(class_name, how))
 
 
 def _load_file(
@@ -147,13 +150,16 @@ def _load_file(
     if further:
         folder = resolve(base or base_of(file), patterns=(*CONFIGS, *further))
     try:
-        load_family = partial(loader(class_name), file=file, reading=_reading(how))
+        load_family = partial(loader(class_name), file=file, reading=_reading(class_name, how))
         return load_family(name, folder, dtype, defaults)
     except ValueError as error:
         raise CheckpointError(f"{file}, with the configs of {folder}: {error}") from error
 
 
-def _reading(how: Mapping[str, Any]) -> Reading:
+def _reading(class_name: str, how: Mapping[str, Any]) -> Reading:
+    """Raises: CheckpointError: the family has no use for it."""
+    if how.get("image_prompts") and FAMILIES[class_name] not in WITH_IMAGE_PROMPTS:
+        raise CheckpointError(f"image_prompts are set, but a {class_name} takes none")
     reading: Reading = import_module(".loading.sources", __package__).Reading(**how)
     return reading
 

@@ -139,6 +139,21 @@ def is_finite(leaf: nnx.Variable) -> bool:
     return all(np.isfinite(one.data).all() for one in shards if one.replica_id == 0)
 
 
+@dataclass(frozen=True)
+class ImagePromptSource:
+    """Place of a network that reads images as prompts.
+
+    Args:
+        source: folder, hub id, or single file.
+        file: of its weights, where the folder has several; None: the layout says.
+        encoder: folder or hub id of the image encoder; None: the source has it.
+    """
+
+    source: str
+    file: str | None = None
+    encoder: str | None = None
+
+
 FILES: Reader = Files()
 SHAPES: Reader = Shapes()
 
@@ -155,6 +170,7 @@ class Reading:
         qualities: the operator's presets, which go before the checkpoint's own.
         rounding: of the denoising networks' blocks to 8 bits; None: they stay as they are.
         fused: what is merged into networks as they are loaded, by their names.
+        image_prompts: networks beside the checkpoint's that read images as prompts, by name.
         reader: of everything but the configs; with `SHAPES` no weights are needed.
     """
 
@@ -165,6 +181,7 @@ class Reading:
     qualities: Mapping[str, Quality] = field(default_factory=dict)
     rounding: Rounding | None = None
     fused: Mapping[str, Change] = field(default_factory=dict)
+    image_prompts: Mapping[str, ImagePromptSource] = field(default_factory=dict)
     reader: Reader = FILES
 
     @property

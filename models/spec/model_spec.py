@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.spec.image_prompts import FIELD as IMAGE_PROMPTS
+from models.spec.image_prompts import ImagePrompt, tokens_of
 from models.spec.lora import Lora, RequestedLora, pages_of_request
 from models.spec.option import Option
 from models.spec.quality_presets import EXACT, Quality
@@ -75,6 +77,8 @@ class Limits(BaseModel):
     """Maximum CLIP skip: one less than the layers of the model's shallowest CLIP encoder."""
     max_reference_images: int = Field(default=0, ge=0)
     """Maximum number of `reference_images`."""
+    max_image_prompts: int = Field(default=0, ge=0)
+    """Maximum number of `image_prompts`."""
 
 
 class Size(BaseModel):
@@ -182,6 +186,8 @@ class ModelSpec(BaseModel):
     batching: Batching = Batching()
     """Batching as the pools' settings have it, and `sizes`."""
     sizes: Sizes = Sizes()
+    image_prompts: Mapping[str, ImagePrompt] = Field(default_factory=dict)
+    """Names that an entry of the request's `image_prompts` may have; empty: it takes none."""
     lora_pages: int = Field(default=0, ge=0)
     """Pages of adapters that one image may have at the most (`models.spec.lora`); 0: the model's
     pools take no adapters."""
@@ -250,5 +256,7 @@ class ModelSpec(BaseModel):
         # A job of an earlier version lacks fields that came later; without a quality it is exact.
         fields = {**self.defaults, "quality": EXACT, **request}
         size = ",".join(f"{name}={fields.get(name)}" for name in self.bucket_fields)
+        tokens = tokens_of(request.get(IMAGE_PROMPTS) or (), self.image_prompts)
+        size += "".join(f",{name}_tokens={count}" for name, count in tokens.items())
         pages = pages_of_request(loras)
         return f"{size},lora_pages={pages}" if pages else size

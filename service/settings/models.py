@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from models.spec.quality_presets import EightBit, Quality
 from service.settings.section import Section
@@ -30,6 +30,23 @@ class SizeSettings(Section):
     """Number of frames of a video. Left out: any."""
     max_sequence_length: int | None = Field(None, gt=0)
     """Text tokens, where requests may choose them. Left out: the model's default."""
+
+
+class ImagePromptSettings(Section):
+    """Network that reads images as prompts, beside a model's own."""
+
+    source: str
+    """Folder in diffusers' layout, hub id with an optional @revision, or single file."""
+    file: str | None = None
+    """File of its weights in a folder or hub repository that has several. Left out: the layout
+    says."""
+    encoder: str | None = None
+    """Folder or hub id of the image encoder, where `source` has none."""
+
+
+def _with_source(value: Any) -> Any:
+    """Return a table, of a source that stands alone."""
+    return {"source": value} if isinstance(value, str) else value
 
 
 class ModelSettings(Section):
@@ -66,6 +83,11 @@ class ModelSettings(Section):
     """8-bit weights of the denoising network's blocks: "beside" the exact ones, for half of their
     memory more, so that requests may choose; or "instead" of them, for half of it, and then there
     is no `exact`. Left out: none."""
+    image_prompts: dict[str, Annotated[ImagePromptSettings, BeforeValidator(_with_source)]] = Field(
+        default_factory=dict
+    )
+    """Networks that read images as prompts, by the names that requests give them: Redux for Flux.
+    Each is a source, or a table."""
     swap_experts: bool | None = None
     """Whether Wan 2.2's experts take turns on the device. Left out: where its memory demands it."""
     vae_tiling: bool | TilingSettings | None = None

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.spec.field_types import MAX_SEED
+from models.spec.image_prompts import FIELD as IMAGE_PROMPTS
+from models.spec.image_prompts import name_of
 from models.spec.lora import Lora
 from models.spec.model_spec import ModelSpec, Task
 from models.spec.prompt_syntax import passages
@@ -172,6 +174,24 @@ def _wrong_references(case: Case) -> Errors:
         yield FieldError("reference_images", f"has {count} images; the model takes {top} at most")
 
 
+def _wrong_image_prompts(case: Case) -> Errors:
+    known, entries = case.spec.image_prompts, case.given.get(IMAGE_PROMPTS, ())
+    if IMAGE_PROMPTS not in case.spec.fields or not entries:
+        return
+    top = case.bounds.max_image_prompts
+    if len(entries) > top:
+        said = f"has {len(entries)} images; the model takes {top} at most"
+        yield FieldError(IMAGE_PROMPTS, said)
+    names = [name_of(entry, known) for entry in entries]
+    for index, name in enumerate(names):
+        if name not in known:
+            said = f"must be {' or '.join(sorted(known))}"
+            yield FieldError(f"{IMAGE_PROMPTS}.{index}.name", said)
+    excluded = {field for name in names if name in known for field in known[str(name)].excludes}
+    for field in sorted(excluded & case.given.keys()):
+        yield FieldError(field, f"is not served beside {IMAGE_PROMPTS}: leave one of them out")
+
+
 def _wrong_seed(case: Case) -> Errors:
     if case.fields["seed"] + case.fields["num_images"] - 1 > MAX_SEED:
         yield FieldError("seed", f"seed + num_images - 1 must be {MAX_SEED} at most")
@@ -267,6 +287,7 @@ _CHECKS: tuple[Callable[[Case], Errors], ...] = (
     _wrong_frames,
     _wrong_counts,
     _wrong_references,
+    _wrong_image_prompts,
     _wrong_seed,
     _wrong_prompts,
     _wrong_weights,

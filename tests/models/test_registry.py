@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 import models.demo
 from models import registry
 from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
+from models.loading.sources import ImagePromptSource
 from tests.parity.tiny import make_flux
 
 
@@ -73,3 +74,10 @@ def test_defaults_come_from_diffusers_then_the_folder_then_the_operator(tmp_path
 def test_a_default_of_an_unknown_field_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="num_frames"):
         registry.load("tiny", str(make_flux(tmp_path)), "float32", {"num_frames": 5})
+
+
+def test_networks_that_read_images_are_refused_where_none_are_taken() -> None:
+    folder = Path(models.demo.__file__).parent / "wan"
+    redux = {"redux": ImagePromptSource("somewhere")}
+    with pytest.raises(CheckpointError, match="image_prompts are set, but a WanPipeline takes"):
+        registry.load("demo", str(folder), "float32", {}, image_prompts=redux)

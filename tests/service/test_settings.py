@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from models.loading.sources import ImagePromptSource
 from service.settings.section import ConfigError
 from service.settings.settings import load_settings
+from workers.loading.model import image_prompts_of
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +45,21 @@ def test_a_file_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     other.write_text('[models.flux]\nsource = "/weights"\n')
     monkeypatch.setenv("ATELIER_CONFIG", str(other))
     assert load_settings().models["flux"].source == "/weights"
+
+
+def test_a_network_for_image_prompts_is_a_source_or_a_table() -> None:
+    write(
+        '[models.flux]\nsource = "/weights"\n'
+        '[models.flux.image_prompts]\nredux = "/redux"\n'
+        'other = {source = "o/r", file = "r.safetensors", encoder = "/siglip"}\n'
+    )
+    found = load_settings().models["flux"].image_prompts
+    assert found["redux"].model_dump(exclude_none=True) == {"source": "/redux"}
+    assert found["other"].encoder == "/siglip"
+    assert image_prompts_of(load_settings().models["flux"]) == {
+        "redux": ImagePromptSource("/redux"),
+        "other": ImagePromptSource("o/r", "r.safetensors", "/siglip"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from models.adapters.install import install_banks
 from models.checkpoint.folder import checkpoint_errors
 from models.interface.pipeline import Pipeline, RequestError
 from models.loading.preview import MeanLatents, as_preview, fit
-from models.loading.sources import FILES, SHAPES, Files, Reader
+from models.loading.sources import FILES, SHAPES, Files, ImagePromptSource, Reader
 from models.nn.kernels.int8_matmul import eight_bit_for
 from models.nn.kernels.select import kernel_for
 from models.nn.quant.matmul import kind_of
@@ -50,7 +50,10 @@ from workers.slice.mesh import make_mesh
 
 log = logging.getLogger(__name__)
 
-NO_PROGRAM = {"source", "base", "defaults", "warmup", "batching", "exact_rows", "sizes"}
+NO_PROGRAM = {
+    *("source", "base", "image_prompts", "defaults"),
+    *("warmup", "batching", "exact_rows", "sizes"),
+}
 """Settings of a model that change none: where it comes from (its fingerprint says what it is), and
 what is asked of it."""
 
@@ -188,10 +191,19 @@ def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
         activation_dtype=model.activation_dtype,
         vae_tiling=tiling_of(model),
         qualities=model.quality,
+        image_prompts=image_prompts_of(model),
         **how,
     )
     install_banks(pipeline, model.lora_pages or 0, how.get("sharding"))
     return pipeline
+
+
+def image_prompts_of(model: ModelSettings) -> dict[str, ImagePromptSource]:
+    """Return where the networks of a model's image prompts come from, by name."""
+    return {
+        name: ImagePromptSource(one.source, one.file, one.encoder)
+        for name, one in model.image_prompts.items()
+    }
 
 
 def rounding_of(model: ModelSettings, device: jax.Device | None = None) -> Rounding | None:

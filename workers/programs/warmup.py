@@ -17,7 +17,7 @@ from models.interface.pipeline import Fields, Pipeline, Prepared, RequestError, 
 from models.interface.step_program import StepProgram
 from models.spec.lora import Lora, RequestedLora, always
 from models.spec.model_spec import ModelSpec
-from models.spec.request_images import PICTURE_FIELDS
+from models.spec.request_images import IMAGE_FIELDS, field_of
 from service.settings.section import ConfigError
 
 SIDE_PX = 64
@@ -84,13 +84,13 @@ def prepare(pipeline: Pipeline, fields: Fields) -> Prepared:
 
 
 def stood_in(pipeline: Pipeline, fields: Fields) -> tuple[Prepared, dict[str, bytes]]:
-    """The same, and those images by field. Raises: as `prepare`."""
+    """The same, and those images by path. Raises: as `prepare`."""
     images: dict[str, bytes] = {}
     while True:
         try:
             return pipeline.prepare(fields, images), images
         except RequestError as error:
-            if error.field not in PICTURE_FIELDS or error.field in images:
+            if field_of(error.field) not in IMAGE_FIELDS or error.field in images:
                 raise
             images[error.field] = _grey()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from models.spec.image_prompts import ImagePrompt
 from models.spec.model_spec import ModelSpec, Size, Sizes
 from models.spec.quality_presets import Quality
 from service.errors.problems import Invalid, NotAcceptable
@@ -35,6 +36,18 @@ NOISY = SPEC.model_copy(
     }
 )
 """As SDXL has it."""
+
+
+READS_IMAGES = SPEC.model_copy(
+    update={
+        "fields": SPEC.fields | {"image_prompts", "true_cfg_scale"},
+        "image_prompts": {
+            "redux": ImagePrompt(tokens=9, excludes=frozenset({"true_cfg_scale"})),
+            "face": ImagePrompt(tokens=4),
+        },
+        "limits": SPEC.limits.model_copy(update={"max_image_prompts": 2}),
+    }
+)
 
 
 def resolved(spec: ModelSpec = SPEC, **fields: object):  # type: ignore[no-untyped-def]
@@ -336,3 +349,27 @@ def test_weights_are_not_looked_for_beyond_the_longest_prompt() -> None:
 
 def test_a_syntax_that_a_model_does_not_read_is_refused() -> None:
     assert "prompt_syntax" in wrong_fields(SPEC, prompt_syntax="weighted")
+
+
+@pytest.mark.parametrize(
+    ("names", "more", "field", "said"),
+    [
+        (["redux", "face", "face"], {}, "image_prompts", "has 3 images; the model takes 2 at most"),
+        (["face", "style"], {}, "image_prompts.1.name", "must be face or redux"),
+        ([None], {}, "image_prompts.0.name", "must be face or redux"),
+        (["redux"], {"true_cfg_scale": 2}, "true_cfg_scale", "not served beside image_prompts"),
+    ],
+)
+def test_image_prompts_that_the_model_cannot_read_are_refused(
+    names: list[str | None], more: dict[str, object], field: str, said: str
+) -> None:
+    entries = [{"image": "x", "name": name} for name in names]
+    found = wrong_fields(READS_IMAGES, image_prompts=entries, **more)
+    assert list(found) == [field]
+    assert said in found[field]
+
+
+def test_image_prompts_beside_what_they_allow_are_served() -> None:
+    entries = [{"image": "x", "name": "face", "scale": 0.5}]
+    served = resolved(READS_IMAGES, image_prompts=entries, true_cfg_scale=2)
+    assert served.fields["image_prompts"] == [{"image": "x", "name": "face", "scale": 0.5}]

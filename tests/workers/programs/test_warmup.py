@@ -36,7 +36,9 @@ class Picky(ToyPipeline):
         return super().prepare(fields, images)
 
 
-@pytest.mark.parametrize("needs", [(), ("image",), ("mask_image", "image", "last_image")])
+@pytest.mark.parametrize(
+    "needs", [(), ("image",), ("mask_image", "image", "image_prompts.0.image")]
+)
 async def test_an_engine_brings_the_pictures_that_a_model_needs(
     needs: tuple[str, ...], layout: Layout
 ) -> None:

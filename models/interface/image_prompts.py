@@ -1,0 +1,59 @@
+"""Image prompts of a request, read for a family: each with its name, scale and file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from models.interface.pipeline import Fields, RequestError
+from models.spec.image_prompts import FIELD, name_of
+from models.spec.model_spec import ModelSpec
+
+
+@dataclass(frozen=True)
+class RequestedImagePrompt:
+    """Image that says what to draw.
+
+    Args:
+        field: path of its image in the request, for errors.
+        name: of the network that reads it.
+        image: a file's bytes.
+    """
+
+    field: str
+    name: str
+    scale: float
+    image: bytes
+
+
+def requested_image_prompts(
+    fields: Fields, images: Mapping[str, bytes], spec: ModelSpec
+) -> tuple[RequestedImagePrompt, ...]:
+    """Return a request's image prompts in their order.
+
+    Args:
+        images: files by their paths in the request.
+
+    Raises: RequestError: too many, an unknown name, or an
+        image that is missing; names it.
+    """
+    entries = fields.get(FIELD) or ()
+    top = spec.limits.max_image_prompts
+    if len(entries) > top:
+        raise RequestError(FIELD, f"has {len(entries)} images; the model takes {top} at most")
+    return tuple(_read(index, entry, images, spec) for index, entry in enumerate(entries))
+
+
+def _read(
+    index: int, entry: Mapping[str, object], images: Mapping[str, bytes], spec: ModelSpec
+) -> RequestedImagePrompt:
+    path, name = f"{FIELD}.{index}", name_of(entry, spec.image_prompts)
+    if name not in spec.image_prompts:
+        known = " or ".join(sorted(spec.image_prompts))
+        raise RequestError(f"{path}.name", f"must be {known}, not {name!r}")
+    field = f"{path}.image"
+    if field not in images:
+        raise RequestError(field, "is needed: it says what to draw")
+    scale = entry.get("scale", 1.0)
+    assert isinstance(scale, (int, float))  # the front end has checked it
+    return RequestedImagePrompt(field, str(name), float(scale), images[field])
