@@ -20,6 +20,7 @@ from service.routes.compat.openai.further import joined
 from service.routes.compat.openai.qualities import preset_of
 from service.routes.compat.openai.sizes import sides_of
 from service.schemas.examples import shown
+from service.schemas.request import MAX_LISTED_IMAGES
 
 IMAGE_TASKS = frozenset(("text-to-image", "image-to-image", "inpainting"))
 MAX_PARTIAL_IMAGES = 3
@@ -71,7 +72,8 @@ _FILES: Mapping[str, Any] = {
     "image": {
         "type": "string",
         "format": "binary",
-        "description": "PNG, JPEG or WebP to start from; `image[]` is the same.",
+        "description": "PNG, JPEG or WebP to start from; `image[]` is the same, and may come"
+        " several times: the further ones are `reference_images`, where the model sees any.",
     },
     "mask": {
         "type": "string",
@@ -171,6 +173,7 @@ def names_of(asked: ImageRequest) -> Names:
     foreign = {
         "num_images": "n",
         "mask_image": "mask",
+        **{f"reference_images.{number}": "image" for number in range(MAX_LISTED_IMAGES)},
         "output.format": "output_format",
         "output.quality": "output_compression",
         "metadata.user": "user",

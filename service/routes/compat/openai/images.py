@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,8 @@ class Wanted:
 
     asked: ImageRequest
     files: Mapping[str, bytes] = field(default_factory=dict)
+    references: Sequence[bytes] = ()
+    """Further images, which become `reference_images`."""
 
 
 def _documents(kind: type[ImageRequest], media_type: str) -> documents.Documents:
@@ -93,7 +95,8 @@ async def edit_image(call: ByBearer) -> Response:
 
     async def read(entering: Entry) -> Wanted:
         asked, sent = await entering.form(ImageEditForm, (*IMAGES, "mask"))
-        return Wanted(asked, _files(sent))
+        first, *further = _images(sent)
+        return Wanted(asked, {"image": first, **_mask(sent)}, further)
 
     return await _made(call, read, EDIT)
 
@@ -104,22 +107,38 @@ async def vary_image(call: ByBearer) -> Response:
 
     async def read(entering: Entry) -> Wanted:
         asked, sent = await entering.form(ImageVariationForm, IMAGES)
-        return Wanted(asked, _files(sent))
+        return Wanted(asked, {"image": _one("image", _images(sent))})
 
     return await _made(call, read, EDIT)
 
 
-def _files(sent: Mapping[str, list[bytes]]) -> dict[str, bytes]:
-    """Return the files of a form. Raises: Invalid: there is no image, or several."""
+def _images(sent: Mapping[str, list[bytes]]) -> list[bytes]:
+    """Return the images of a form. Raises: Invalid: there is none."""
     images = [data for name in IMAGES for data in sent.get(name, ())]
-    if len(images) != 1:
-        said = "send one as a file" if not images else f"send one, not {len(images)}"
-        raise Invalid([FieldError("image", said)])
-    found = {"image": images[0]}
+    if not images:
+        raise Invalid([FieldError("image", "send one as a file")])
+    return images
+
+
+def _mask(sent: Mapping[str, list[bytes]]) -> dict[str, bytes]:
+    """Return the mask of a form by our field. Raises: Invalid: there are several."""
     masks = sent.get("mask", [])
-    if len(masks) > 1:
-        raise Invalid([FieldError("mask", f"send one, not {len(masks)}")])
-    return found | ({"mask_image": masks[0]} if masks else {})
+    return {"mask_image": _one("mask", masks)} if masks else {}
+
+
+def _one(name: str, files: Sequence[bytes]) -> bytes:
+    """Return the only file. Raises: Invalid: there are several."""
+    if len(files) > 1:
+        raise Invalid([FieldError(name, f"send one, not {len(files)}")])
+    return files[0]
+
+
+def _check_count(wanted: Wanted, spec: ModelSpec) -> None:
+    """Raises: Invalid: the model does not see that many images."""
+    count, top = len(wanted.references), spec.limits.max_reference_images
+    if count > top:
+        said = f"has {1 + count} images; the model {spec.name!r} sees {1 + top} at most"
+        raise Invalid([FieldError("image", said)])
 
 
 async def _made(call: Call, read: Any, kind: Kind) -> Response:
@@ -139,6 +158,7 @@ async def _admitted(entering: Entry, wanted: Wanted) -> Job:
     front, asked = entering.call.front, wanted.asked
     spec = (await front.models.get(asked.model)).spec
     limits = front.settings.limits
+    _check_count(wanted, spec)
     fields = translated(asked, spec)
     fields = joined(await _pictures(entering.call, wanted), fields, names_of(asked))
     if wanted.files and not {"width", "height"} & fields.keys():
@@ -148,9 +168,11 @@ async def _admitted(entering: Entry, wanted: Wanted) -> Job:
         return await entering.admit(fields, names_of(asked), previews=previews)
 
 
-async def _pictures(call: Call, wanted: Wanted) -> dict[str, str]:
+async def _pictures(call: Call, wanted: Wanted) -> dict[str, Any]:
     """Return the files in our fields: ours is a mask that is white where OpenAI's is clear."""
-    found = {name: forms.in_base64(data) for name, data in wanted.files.items()}
+    found: dict[str, Any] = {name: forms.in_base64(data) for name, data in wanted.files.items()}
+    if wanted.references:
+        found["reference_images"] = [forms.in_base64(data) for data in wanted.references]
     if "mask_image" in wanted.files:
         mask = call.front.images.mask(wanted.files["mask_image"], call.client)
         try:

@@ -125,10 +125,21 @@ async def test_a_mask_by_both_names_is_refused(client: AsyncOpenAI, pool: StandI
 async def test_a_list_with_one_image_is_that_image(client: AsyncOpenAI, pool: StandIn) -> None:
     await client.images.edit(image=[("a.png", picture(), "image/png")], prompt="a cat")
     assert await pool.store.get(pool.seen[0].request["image"]) == picture()
-    two = [("a.png", picture(), "image/png"), ("b.png", picture(), "image/png")]
+
+
+async def test_further_images_of_a_list_are_references(client: AsyncOpenAI, pool: StandIn) -> None:
+    files = [picture(size=(side, side)) for side in (64, 32, 48)]
+    sent = [(f"{number}.png", file, "image/png") for number, file in enumerate(files)]
+    await client.images.edit(image=sent, prompt="a cat")
+    request = pool.seen[0].request
+    keys = [request["image"], *request["reference_images"]]
+    assert [await pool.store.get(key) for key in keys] == files
     with pytest.raises(BadRequestError) as error:
-        await client.images.edit(image=two, prompt="a cat")
-    assert error.value.param == "image" and "not 2" in error.value.message
+        await client.images.edit(image=[*sent, sent[0]], prompt="a cat")
+    assert error.value.param == "image" and "has 4 images" in error.value.message
+    with pytest.raises(BadRequestError) as error:
+        await client.images.edit(image=[*sent[:2], ("c.png", b"none", "image/png")], prompt="a cat")
+    assert error.value.param == "image"
 
 
 async def test_an_edit_has_the_nearest_size_to_its_image(
