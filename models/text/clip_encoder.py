@@ -1,4 +1,4 @@
-"""The transformer that CLIP's text and vision towers are both made of.
+"""The transformer that CLIP's text and vision towers, and SigLIP's, are made of.
 
 Source: Radford et al. 2021, section 2.4; transformers' CLIPEncoderLayer for the conventions.
 """
@@ -16,6 +16,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.nn.attention.attention import Attention
+from models.nn.layers.activations import tanh_gelu
 from models.nn.layers.parameterised import linear
 
 Activation = Callable[[Array], Array]
@@ -29,6 +30,7 @@ def quick_gelu(x: Array) -> Array:
 ACTIVATIONS: Mapping[str, Activation] = {
     "quick_gelu": quick_gelu,
     "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu_pytorch_tanh": tanh_gelu,
 }
 
 
@@ -57,19 +59,23 @@ class Tower(Protocol):
         """Epsilon of the norms."""
 
 
-def check_tower(config: Tower) -> None:
-    """Check a CLIP encoder's sizes.
+def check_tower(config: Tower, network: str = "CLIP") -> None:
+    """Check an encoder's sizes.
+
+    Args:
+        network: its name, for messages.
 
     Raises: ValueError: sizes that contradict each other, or an unknown activation; names it.
     """
     if config.hidden_size % config.num_attention_heads:
         raise ValueError(
-            f"CLIP hidden_size {config.hidden_size} must be a multiple of "
+            f"{network} hidden_size {config.hidden_size} must be a multiple of "
             f"num_attention_heads {config.num_attention_heads}"
         )
     if config.hidden_act not in ACTIVATIONS:
         raise ValueError(
-            f"CLIP hidden_act must be one of {', '.join(ACTIVATIONS)}, not {config.hidden_act!r}"
+            f"{network} hidden_act must be one of {', '.join(ACTIVATIONS)}, "
+            f"not {config.hidden_act!r}"
         )
 
 

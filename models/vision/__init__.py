@@ -1,4 +1,4 @@
-"""CLIP's vision tower and its preprocessing.
+"""Vision towers, CLIP's and SigLIP's, and their preprocessing.
 
 May import `checkpoint`, `nn`, `text`.
 """

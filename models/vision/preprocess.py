@@ -1,14 +1,15 @@
-"""An image of any size → the pixels that a CLIP vision tower sees.
+"""An image of any size → the pixels that a vision tower sees.
 
 By Pillow and NumPy alone, so that the pixels do not depend on which libraries are installed.
-Source: transformers image_processing_backends.py, PilBackend; CLIPImageProcessor's defaults.
+Source: transformers image_processing_backends.py, PilBackend; the defaults are CLIPImageProcessor's
+and SiglipImageProcessor's.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,14 @@ class ClipPreprocessor:
             if len(getattr(self, name)) != 3:
                 raise ValueError(f"{FILE}: {name} must be three numbers, of red, green and blue")
 
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> ClipPreprocessor:
-        """Read a parsed `preprocessor_config.json`; keys that change no pixel are passed over."""
+    def changed(self, config: Mapping[str, Any]) -> ClipPreprocessor:
+        """Return it with what a parsed `preprocessor_config.json` says.
+
+        Keys that change no pixel are passed over.
+        """
         if config.get("do_pad"):
-            raise ValueError(f"{FILE}: do_pad is not served: CLIP's images are cropped")
-        known = {field.name for field in fields(cls)}
+            raise ValueError(f"{FILE}: do_pad is not served: images are cropped or resized")
+        known = {field.name for field in fields(self)}
         values = {key: value for key, value in config.items() if key in known and value is not None}
         if "size" in values:
             values["size"] = _size(values["size"])
@@ -67,18 +70,26 @@ class ClipPreprocessor:
             if name in values:
                 numbers = values[name]
                 values[name] = tuple(numbers) if isinstance(numbers, list) else (numbers,) * 3
-        return cls(**values)
+        return replace(self, **values)
 
     @classmethod
-    def read(cls, folder: Path) -> ClipPreprocessor:
+    def from_dict(cls, config: Mapping[str, Any]) -> ClipPreprocessor:
+        """Read a parsed `preprocessor_config.json` of CLIP's."""
+        return cls().changed(config)
+
+    @classmethod
+    def read(cls, folder: Path, default: ClipPreprocessor | None = None) -> ClipPreprocessor:
         """Read a component's folder (`…/image_processor`).
+
+        Args:
+            default: what holds where its config says nothing; None: CLIP's.
 
         Raises:
             CheckpointError: no `preprocessor_config.json` in it, or not readable as JSON.
             ValueError: a value that is not served, by name.
         """
         try:
-            return cls.from_dict(json.loads((folder / FILE).read_bytes()))
+            return (default or cls()).changed(json.loads((folder / FILE).read_bytes()))
         except FileNotFoundError as error:
             raise CheckpointError(f"{folder}: no {FILE} in it") from error
         except json.JSONDecodeError as error:
@@ -100,6 +111,13 @@ class ClipPreprocessor:
             return scaled
         mean, deviation = (np.asarray(v, np.float32) for v in (self.image_mean, self.image_std))
         return (scaled - mean) / deviation
+
+
+HALVES = (0.5, 0.5, 0.5)
+SIGLIP = ClipPreprocessor(
+    size=(224, 224), do_center_crop=False, image_mean=HALVES, image_std=HALVES
+)
+"""Preprocessing of SigLIP's: stretched to a square, not cropped."""
 
 
 def center_crop(

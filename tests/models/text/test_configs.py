@@ -73,7 +73,7 @@ def test_umt5_from_a_hub_config() -> None:
         ({"hidden_size": "768"}, "hidden_size must be a positive integer"),
         ({"num_hidden_layers": True}, "num_hidden_layers must be a positive integer"),
         ({"hidden_size": 30, "num_attention_heads": 4}, "30 must be a multiple of"),
-        ({"hidden_act": "swish"}, "hidden_act must be one of quick_gelu, gelu, not 'swish'"),
+        ({"hidden_act": "swish"}, "one of quick_gelu, gelu, gelu_pytorch_tanh, not 'swish'"),
         ({"eos_token_id": [1, 2]}, "eos_token_id must be an integer"),
         ({"layer_norm_eps": 0}, "layer_norm_eps must be a positive number"),
         ({"layer_norm_eps": None}, "layer_norm_eps must be a positive number"),

@@ -60,7 +60,10 @@ def test_activations_follow_the_weights_dtype(dtype: DTypeLike) -> None:
         ({"hidden_size": 0}, "hidden_size must be a positive integer, not 0"),
         ({"image_size": [224, 224]}, "image_size must be a positive integer"),
         ({"num_attention_heads": 7}, "1280 must be a multiple of"),
-        ({"hidden_act": "relu"}, "hidden_act must be one of quick_gelu, gelu, not 'relu'"),
+        (
+            {"hidden_act": "relu"},
+            "one of quick_gelu, gelu, gelu_pytorch_tanh, not 'relu'",
+        ),
         ({"patch_size": 225}, "patch_size 225 is larger than the image_size 224"),
     ],
 )
