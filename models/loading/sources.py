@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -28,6 +29,7 @@ from models.vae.config import Tiling
 from models.weights import loader
 from models.weights.loader import Change, Module, Sharding, flat_parameters
 from models.weights.quantize import Rounding
+from models.weights.sharing import PlacedArrays
 
 Networks = TypeVar("Networks", bound=Any)
 """A family's NamedTuple of them."""
@@ -68,9 +70,16 @@ class Reader(Protocol):
 
 
 class Files:
-    """Reader of everything from the checkpoint's files."""
+    """Reader of everything from the checkpoint's files.
 
-    network = staticmethod(loader.load)
+    Args:
+        shared: arrays of what was read before, which what is read now holds, too, where they are
+            equal; None: every network has arrays of its own.
+    """
+
+    def __init__(self, shared: PlacedArrays | None = None) -> None:
+        self.network = partial(loader.load, shared=shared)
+
     preview = staticmethod(fit_preview)
     clip_tokenizer = staticmethod(ClipTokenizer)
     t5_tokenizer = staticmethod(T5Tokenizer)

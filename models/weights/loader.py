@@ -27,6 +27,7 @@ from models.nn.layers.parameterised import Axes
 from models.weights.assignment import assign, is_kernel
 from models.weights.device_transfer import Laid, Leaf, Read, laid
 from models.weights.quantize import as_stored, as_used
+from models.weights.sharing import PlacedArrays
 
 Module = TypeVar("Module", bound=nnx.Module)
 
@@ -56,6 +57,7 @@ def load(
     variant: str | None = None,
     transfer: Callable[[Leaf, BufferPool], Laid] = laid,
     change: Change | None = None,
+    shared: PlacedArrays | None = None,
 ) -> Module:
     """The module with the arrays of a component's folder, or of its part of a file.
 
@@ -71,6 +73,8 @@ def load(
         variant: which files, where the folder has several (`fp16`).
         transfer: puts each array on its devices.
         change: made to each array that is there, before it is rounded; None: none.
+        shared: arrays of networks before, which this one holds, too, where they are equal; None:
+            all of its arrays are its own.
 
     Raises:
         WeightsError: keys are missing, stray, misshapen or quantised; names all of them.
@@ -101,7 +105,10 @@ def load(
         ]
         arrays: dict[str, jax.Array] = {}
         for path, array in zip(stored, laid_out(laying), strict=True):
-            arrays |= as_used(path, change(path, array) if change else array, leaves, sharding)
+            used = as_used(path, change(path, array) if change else array, leaves, sharding)
+            arrays |= (
+                {path: shared.once(path, one) for path, one in used.items()} if shared else used
+            )
     return filled(module, jax.block_until_ready(arrays))
 
 

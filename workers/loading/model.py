@@ -31,6 +31,7 @@ from models.nn.quant.matmul import kind_of
 from models.parallel.axis_rules import Layout
 from models.vae.config import Tiling
 from models.weights.quantize import Rounding
+from models.weights.sharing import PlacedArrays
 from service.settings.models import ModelSettings, TilingSettings
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
@@ -77,7 +78,8 @@ class MeshSlice:
 class KeptFiles(Files):
     """Files of the checkpoint; results derived from them come from the start before."""
 
-    def __init__(self, opened: MeshSlice) -> None:
+    def __init__(self, opened: MeshSlice, shared: PlacedArrays) -> None:
+        super().__init__(shared)
         self._executables = opened.executables
         self._layout = opened.layout
 
@@ -303,27 +305,32 @@ def load(
     model: ModelSettings,
     devices: Sequence[jax.Device],
     folder: Path | None = None,
+    shared: PlacedArrays | None = None,
 ) -> tuple[Pipeline, MeshSlice]:
     """The model as its slice has it.
 
     Args:
         folder: where programs are kept; None: nowhere.
+        shared: arrays of models that were loaded before it; None: it shares its networks' alone.
 
     Raises:
         ConfigError: the settings do not fit the devices or the model.
         models.checkpoint.folder.CheckpointError, ValueError: the model cannot be loaded; says why.
     """
     opened = planned(name, pool, model, devices, folder)
-    return placed(pool, opened.model or model, opened, files_of(opened)), opened
+    reader = files_of(opened, shared or PlacedArrays())
+    return placed(pool, opened.model or model, opened, reader), opened
 
 
-def files_of(opened: MeshSlice) -> Reader:
-    """Read the checkpoint for that slice.
+def files_of(opened: MeshSlice, shared: PlacedArrays) -> Reader:
+    """Read the checkpoint for that slice; arrays that are equal lie there once.
 
     Processes of several hosts must all run what one of them runs, so that none may find there what
     another does not.
     """
-    return KeptFiles(opened) if not opened.layout.mesh.is_multi_process else FILES
+    if opened.layout.mesh.is_multi_process:
+        return Files(shared)
+    return KeptFiles(opened, shared)
 
 
 def executables(folder: Path | None, pipeline: Pipeline, model: ModelSettings) -> Executables:

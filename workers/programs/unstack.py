@@ -9,6 +9,7 @@ layers stay in a loop.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import jax
@@ -57,13 +58,28 @@ def is_wanted(layout: Layout) -> bool:
     return layout.platform == "gpu" and layout.size("embed") == 1
 
 
+_apart: dict[int, tuple[Any, ...]] = {}
+"""Layers of stacks that were split, by the stack's identity while somebody holds it: networks that
+share a stack share its layers."""
+
+
 def unstack(stack: Any) -> tuple[Any, ...]:
-    """Split a stack into an array a layer, and free it; an abstract one stays abstract."""
-    place = _of_layer(stack.sharding, stack.ndim)
+    """Split a stack into an array a layer, and free it; an abstract one stays abstract.
+
+    One that was split before has the layers of then.
+    """
     if isinstance(stack, jax.ShapeDtypeStruct):
+        place = _of_layer(stack.sharding, stack.ndim)
         layer = jax.ShapeDtypeStruct(stack.shape[1:], stack.dtype, sharding=place)
         return (layer,) * len(stack)
-    places = (place,) * len(stack)
+    if id(stack) not in _apart:
+        _apart[id(stack)] = _split(stack)
+        weakref.finalize(stack, _apart.pop, id(stack))
+    return _apart[id(stack)]
+
+
+def _split(stack: jax.Array) -> tuple[jax.Array, ...]:
+    places = (_of_layer(stack.sharding, stack.ndim),) * len(stack)
     layers: tuple[jax.Array, ...] = jax.block_until_ready(
         jax.jit(lambda stack: tuple(stack), out_shardings=places)(stack)
     )

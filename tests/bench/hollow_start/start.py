@@ -23,6 +23,7 @@ from models.nn.kernels.int8_matmul import eight_bit_for
 from models.nn.kernels.select import kernel_for
 from models.parallel.axis_rules import Layout
 from models.text.tokenizer import Tokenizer
+from models.weights.sharing import PlacedArrays
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from tests.bench.hollow_start.parts import Parts
@@ -109,7 +110,7 @@ class Hollow(RandomWeights):
 
     def __init__(self, opened: MeshSlice, parts: Parts) -> None:
         super().__init__(NamedSharding(opened.layout.mesh, PartitionSpec()))
-        self._files: Reader = loading.files_of(opened)
+        self._files: Reader = loading.files_of(opened, PlacedArrays())
         self._is_cpu = is_cpu(opened)
         self._parts = parts
 

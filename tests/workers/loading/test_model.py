@@ -14,6 +14,7 @@ import pytest
 from flax import nnx
 
 from models.weights.loader import is_matrix
+from models.weights.sharing import PlacedArrays
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
@@ -85,13 +86,13 @@ def test_the_fit_of_previews_is_kept(model: ModelSettings, tmp_path: Path) -> No
         raise AssertionError("the encoder is not to run again")
 
     there = loading.planned("flux", pool(), model, jax.devices()[:1], tmp_path)
-    again = loading.files_of(there).preview(of_none, fitted["kernel"].shape[0])
+    again = loading.files_of(there, PlacedArrays()).preview(of_none, fitted["kernel"].shape[0])
     for name in ("kernel", "bias"):
         mine, theirs = nnx.state(again)[name][...], fitted[name][...]
         assert np.array_equal(mine, theirs) and mine.sharding == theirs.sharding
     other = loading.planned("flux", pool(mesh={"context": 2}), model, jax.devices()[:2], tmp_path)
     with pytest.raises(AssertionError, match="again"):
-        loading.files_of(other).preview(of_none, fitted["kernel"].shape[0])
+        loading.files_of(other, PlacedArrays()).preview(of_none, fitted["kernel"].shape[0])
 
 
 def test_a_deployment_may_change_rows_of_the_table(model: ModelSettings, sketch: Sketch) -> None:

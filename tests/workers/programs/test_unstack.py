@@ -82,6 +82,7 @@ def test_a_stack_becomes_its_layers_and_is_freed() -> None:
     assert stack.is_deleted()
     assert (np.asarray(layers) == numbers).all() and len(layers) == 3
     assert {layer.sharding.spec for layer in layers} == {PartitionSpec(None, "tensor")}
+    assert unstack(stack) is layers, "networks that share a stack share its layers"
     place = NamedSharding(mesh, PartitionSpec())
     shapes = unstack(jax.ShapeDtypeStruct((3, 2, 4), jnp.float32, sharding=place))
     assert [one.shape for one in shapes] == [(2, 4)] * 3

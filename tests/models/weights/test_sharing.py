@@ -1,0 +1,115 @@
+"""Arrays of several checkpoints of one base: equal ones lie in the same memory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from safetensors.numpy import load_file, save_file
+
+from models import registry
+from models.interface.pipeline import Pipeline, generate
+from models.loading.sources import Files
+from models.weights.quantize import Rounding
+from models.weights.sharing import PlacedArrays
+
+DEMO = Path(registry.__file__).parent / "demo" / "flux"
+OTHER = "x_embedder.weight"
+"""The one tensor that the second checkpoint's training has changed."""
+REQUEST = {"prompt": "a red circle", "seed": 1, "width": 32, "height": 48, "num_inference_steps": 2}
+
+
+@pytest.fixture(scope="module")
+def edited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Kontext of the demo's base, in files of its own."""
+    folder = tmp_path_factory.mktemp("edited") / "kontext"
+    shutil.copytree(DEMO, folder)
+    index = json.loads((folder / "model_index.json").read_text())
+    index["_class_name"] = "FluxKontextPipeline"
+    (folder / "model_index.json").write_text(json.dumps(index))
+    (file,) = (folder / "transformer").glob("*.safetensors")
+    tensors = load_file(file)
+    save_file({**tensors, OTHER: tensors[OTHER] * np.float32(1.5)}, file)
+    return folder
+
+
+def placed(pipeline: Pipeline) -> dict[str, set[int]]:
+    """The memory of each array, by its path."""
+    leaves = jax.tree.leaves_with_path(pipeline.weights)
+    return {
+        jax.tree_util.keystr(path): {
+            one.data.unsafe_buffer_pointer() for one in leaf.addressable_shards
+        }
+        for path, leaf in leaves
+    }
+
+
+def load(folder: Path, reader: Files | None = None, **how: Any) -> Pipeline:
+    return registry.load("m", str(folder), "float32", {}, reader=reader or Files(), **how)
+
+
+def unlike(first: Pipeline, second: Pipeline) -> set[str]:
+    """Paths of arrays that lie in memory of their own."""
+    mine, theirs = placed(first), placed(second)
+    assert mine.keys() == theirs.keys()
+    return {path for path in mine if not mine[path] & theirs[path] and "preview" not in path}
+
+
+def test_two_checkpoints_hold_what_is_equal_once(edited: Path) -> None:
+    shared = PlacedArrays()
+    first, second = (load(folder, Files(shared)) for folder in (DEMO, edited))
+    assert unlike(first, second) == {".transformer['latents_in']['kernel'].value"}
+    everything = sum(leaf.nbytes for leaf in jax.tree.leaves(second.weights._replace(preview=None)))
+    changed = second.weights.transformer["latents_in"]["kernel"]
+    assert shared.shared_bytes == everything - changed.nbytes > 0
+
+
+def test_each_draws_what_it_draws_alone(edited: Path) -> None:
+    shared = PlacedArrays()
+    pipelines = [load(folder, Files(shared)) for folder in (DEMO, edited)]
+    pixels = []
+    for pipeline, folder in zip(pipelines, (DEMO, edited), strict=True):
+        fields = {**pipeline.spec.defaults, **REQUEST}
+        pixels.append(generate(pipeline, fields, {}))
+        np.testing.assert_array_equal(pixels[-1], generate(load(folder), fields, {}))
+    assert (pixels[0] != pixels[1]).any()
+
+
+def test_readers_without_a_common_past_share_nothing(edited: Path) -> None:
+    first, second = load(DEMO), load(DEMO)
+    assert unlike(first, second) == {path for path in placed(first) if "preview" not in path}
+
+
+def test_rounded_weights_are_shared_and_not_freed() -> None:
+    """Beside a network that has the exact kernels, which the loader of a rounded one frees."""
+    shared = PlacedArrays()
+    exact = load(DEMO, Files(shared))
+    first, second = (load(DEMO, Files(shared), rounding=Rounding("instead")) for _ in range(2))
+    assert not unlike(first, second)
+    assert not any(
+        leaf.is_deleted() for one in (exact, first) for leaf in jax.tree.leaves(one.weights)
+    )
+
+
+@pytest.mark.parametrize("axis", [None, "tensor"])
+def test_bits_are_compared_and_not_numbers(axis: str | None) -> None:
+    mesh = Mesh(np.array(jax.devices()[:2]), ("tensor",))
+    place = NamedSharding(mesh, PartitionSpec(axis))
+
+    def put(*numbers: float) -> jax.Array:
+        return jax.device_put(jnp.asarray(numbers, jnp.bfloat16), place)
+
+    shared = PlacedArrays()
+    first = shared.once("a", put(0.0, np.nan))
+    again = put(0.0, np.nan)
+    assert shared.once("a", again) is first and again.is_deleted()
+    for path, other in (("a", put(-0.0, np.nan)), ("a", put(0.0, 1.0)), ("b", put(0.0, np.nan))):
+        assert shared.once(path, other) is other
+    assert shared.shared_bytes == first.nbytes
