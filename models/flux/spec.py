@@ -79,6 +79,7 @@ def make_spec(
             max_images=16,
             max_sequence_length=MAX_SEQUENCE_LENGTH,
         ),
+        read_pixels=tool.read_pixels,
         bucket_fields=("width", "height", "max_sequence_length"),
         fingerprint=fingerprint(*sources),
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.flux import image_inputs
+from models.flux import image_inputs, reference
 from models.flux.config import FluxConfig
 from models.flux.image_inputs import Files, ImageDraws, Inputs
 from models.flux.request import FIELDS, NEGATIVE, FluxRequest
@@ -35,6 +35,8 @@ class Tool:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Defaults that differ from FluxPipeline's, as in diffusers' call of its own."""
     task_defaults: Mapping[Task, Mapping[str, Any]] = field(default_factory=dict)
+    read_pixels: Mapping[str, int] = field(default_factory=dict)
+    """Pixels of images that the network sees as tokens behind the latents', by field."""
     further_channels: Callable[[VaeConfig], int] = lambda vae: 0
     """Channels of a latent pixel that the network sees beside the latents."""
 
@@ -77,6 +79,7 @@ KONTEXT = Tool(
     images=("image",),
     inputs=image_inputs.with_reference,
     not_served=frozenset({"strength"}),
+    read_pixels={"image": reference.PIXELS},
 )
 
 TOOLS: Mapping[str, Tool] = {

@@ -16,6 +16,10 @@ from models.spec.image_prompts import ImagePrompt, tokens_of
 from models.spec.lora import Lora, RequestedLora, pages_of_request
 from models.spec.option import Option
 from models.spec.quality_presets import EXACT, Quality
+from models.spec.request_images import image_values
+
+READ_PX = "read_px"
+"""Part of a bucket: pixels of a request's images that each step reads."""
 
 Task = Literal["text-to-image", "image-to-image", "inpainting", "text-to-video", "image-to-video"]
 
@@ -186,6 +190,9 @@ class ModelSpec(BaseModel):
     batching: Batching = Batching()
     """Batching as the pools' settings have it, and `sizes`."""
     sizes: Sizes = Sizes()
+    read_pixels: Mapping[str, int] = Field(default_factory=dict)
+    """Pixels of an image that each step reads beside the image that it draws, and takes as long
+    for, by request field; of fields that are not here, none."""
     image_prompts: Mapping[str, ImagePrompt] = Field(default_factory=dict)
     """Names that an entry of the request's `image_prompts` may have; empty: it takes none."""
     lora_pages: int = Field(default=0, ge=0)
@@ -258,5 +265,9 @@ class ModelSpec(BaseModel):
         size = ",".join(f"{name}={fields.get(name)}" for name in self.bucket_fields)
         tokens = tokens_of(request.get(IMAGE_PROMPTS) or (), self.image_prompts)
         size += "".join(f",{name}_tokens={count}" for name, count in tokens.items())
+        if read := sum(
+            self.read_pixels.get(path.split(".")[0], 0) for path in image_values(request)
+        ):
+            size += f",{READ_PX}={read}"
         pages = pages_of_request(loras)
         return f"{size},lora_pages={pages}" if pages else size

@@ -17,8 +17,10 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.spec.model_spec import READ_PX
+
 VOLUME_FIELDS = ("width", "height", "num_frames")
-"""Fields of a bucket whose product work is proportional to."""
+"""Fields of a bucket whose product work is proportional to, with what each step reads beside."""
 STANDS_S, TRIED_SHARE = 60.0, 0.05
 """Lifetime of a cost that nobody measures again; and the maximum share of a pool's time that goes
 into trying it."""
@@ -117,7 +119,8 @@ class Timing:
     def scaled(self, ratio: float) -> Timing:
         """Return the cost of a bucket so many times as large.
 
-        Steps and decoding in proportion to pixels times frames, encoding as it is.
+        Steps and decoding in proportion to pixels times frames, encoding as it is. (Images that
+        steps read are not decoded: an edit's decoding is said to be too long until it is measured.)
 
         Attention grows by the square, so what is predicted upwards is too little and downwards too
         much, by `ratio` at the most: Wan 14B from 480p to 720p takes 3.9 times the work where this
@@ -282,12 +285,17 @@ def expected_s(compiled: Mapping[str, float], bucket: str) -> float | None:
 
 
 def volume_of(bucket: str) -> int | None:
-    """Pixels times frames of a bucket, as `ModelSpec.bucket` writes it; None: it does not say."""
+    """Pixels that a step of a bucket computes: of all frames, and of images that it reads.
+
+    As `ModelSpec.bucket` writes them; None: it does not say.
+    """
     parts = (part.partition("=") for part in bucket.split(","))
-    said = {name: value for name, _, value in parts if name in VOLUME_FIELDS}
+    said = {name: value for name, _, value in parts if name in (*VOLUME_FIELDS, READ_PX)}
     if not {"width", "height"} <= said.keys() or not all(v.isdecimal() for v in said.values()):
         return None
-    return math.prod(int(value) for value in said.values()) or None
+    read_px = int(said.pop(READ_PX, 0))
+    drawn_px = math.prod(int(value) for value in said.values())
+    return drawn_px + read_px if drawn_px else None
 
 
 def confirmed(

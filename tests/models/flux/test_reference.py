@@ -7,7 +7,7 @@ import io
 import pytest
 from PIL import Image
 
-from models.flux.reference import nearest_size, read_reference
+from models.flux.reference import PIXELS, SIZES, nearest_size, read_reference
 from models.interface.pipeline import RequestError
 
 
@@ -15,6 +15,14 @@ def file(width: int, height: int) -> bytes:
     data = io.BytesIO()
     Image.new("RGB", (width, height), "red").save(data, "PNG")
     return data.getvalue()
+
+
+MOST = 0.014
+"""Of their pixels, by which prices of edits differ from each other."""
+
+
+def test_every_size_has_about_as_many_pixels() -> None:
+    assert all(abs(w * h / PIXELS - 1) <= MOST for w, h in SIZES)
 
 
 @pytest.mark.parametrize(

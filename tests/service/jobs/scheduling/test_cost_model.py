@@ -94,6 +94,17 @@ def test_a_shape_that_nobody_has_measured() -> None:
     assert longer is not None and longer.scaled == 4.0
 
 
+def test_what_steps_read_counts_as_what_they_draw() -> None:
+    """An edit is never priced as an image of words alone, nor the other way round."""
+    edit = f"{SMALL},read_px={512 * 512}"
+    drawn, edited = table({(SMALL, "a", 1): 1.0}, "a"), table({(edit, "a", 1): 2.0}, "a")
+    predicted = drawn.predict(edit, 10, 1), edited.predict(SMALL, 10, 1)
+    assert [cost and (cost.scaled, cost.seconds) for cost in predicted] == [
+        (2.0, 0.5 + 10 * 2.0 + 2.0),
+        (0.5, 0.5 + 10 * 1.0 + 0.5),
+    ]
+
+
 @pytest.mark.parametrize(
     ("known", "bucket"),
     [
@@ -102,6 +113,7 @@ def test_a_shape_that_nobody_has_measured() -> None:
         (table({(SMALL, "a", 1): 1.0}), "style=oil"),
         (table({("style=oil", "a", 1): 1.0}), SMALL),
         (table({(SMALL, "a", 1): 1.0}), "width=0,height=64"),
+        (table({(SMALL, "a", 1): 1.0}), "width=0,height=64,read_px=64"),
     ],
 )
 def test_where_nothing_is_known_nothing_is_said(known: CostTable, bucket: str) -> None:

@@ -1,0 +1,33 @@
+"""The queue's price of a request knows the tokens that its images add to every step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from models import registry
+from models.interface.denoising_pipeline import DenoisingPipeline
+from models.loading.sources import SHAPES
+from service.jobs.scheduling.cost_model import volume_of
+from tests.families.suite import EVERY
+
+CLOSE = 0.02
+"""Relative: an image is read at one of several sizes, which have about as many pixels."""
+
+
+@pytest.mark.parametrize("name", [name for name, one in EVERY.items() if one.images])
+def test_a_buckets_volume_is_in_proportion_to_tokens(name: str, tmp_path: Path) -> None:
+    """At two sizes with the same images: what they add does not grow with what is drawn."""
+    entry = EVERY[name]
+    pipeline = registry.load(name, str(entry.least(tmp_path)), "float32", {}, reader=SHAPES)
+    assert isinstance(pipeline, DenoisingPipeline)
+    pixels_of_a_token = []
+    for times in (1, 4):
+        fields = {**pipeline.spec.defaults, **entry.least_request}
+        fields["width"] *= times
+        tokens = pipeline.lay_out(fields, entry.images).tokens
+        volume = volume_of(pipeline.spec.bucket(fields | dict.fromkeys(entry.images, "a key")))
+        assert volume and tokens
+        pixels_of_a_token.append(volume / tokens)
+    assert pixels_of_a_token[0] == pytest.approx(pixels_of_a_token[1], rel=CLOSE)
