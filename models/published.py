@@ -1,8 +1,8 @@
 """Published checkpoints by short names: their config files, to plan for them without a download.
 
 Written to a folder they are what a checkpoint's folder is without its weights and vocabularies:
-one road for both. Source: the `-Diffusers` repositories of Black Forest Labs, Stability AI and
-Wan-AI; what shapes no network (a shift, a beta) is as published too.
+one road for both. Source: the `-Diffusers` repositories of Black Forest Labs, Stability AI,
+Tongyi-MAI and Wan-AI; what shapes no network (a shift, a beta) is as published too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from models.sdxl import published as sdxl
 from models.sdxl.compatibility import CLASSES
 from models.vision.preprocess import FILE as PREPROCESSOR
 from models.wan import published as wan
+from models.zimage import published as zimage
 
 Config = Mapping[str, Any]
 Files = Mapping[str, Config]
@@ -31,6 +32,11 @@ FLOW_MATCH: Config = {
     "max_shift": 1.15,
 }
 SHIFTED_BY_TOKENS: Config = {**FLOW_MATCH, "shift": 3.0, "use_dynamic_shifting": True}
+STATIC: Config = {
+    "_class_name": "FlowMatchEulerDiscreteScheduler",
+    "num_train_timesteps": 1000,
+    "use_dynamic_shifting": False,
+}
 EULER: Config = {
     "_class_name": "EulerDiscreteScheduler",
     "num_train_timesteps": 1000,
@@ -99,6 +105,8 @@ CHECKPOINTS: Mapping[str, Files] = {
         {**FLOW_MATCH, "shift": 1.0, "use_dynamic_shifting": False},
         flux.FLUX_SCHNELL,
     ),
+    "z-image-turbo": _files("ZImagePipeline", {**STATIC, "shift": 3.0}, zimage.Z_IMAGE),
+    "z-image": _files("ZImagePipeline", {**STATIC, "shift": 6.0}, zimage.Z_IMAGE),
     "wan2.1-1.3b": _wan(3.0, wan.T2V_1_3B),
     "wan2.1-14b": _wan(5.0, wan.T2V_14B),
     "wan2.1-i2v-14b": _wan(5.0, wan.I2V_14B, from_image=True),

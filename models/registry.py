@@ -32,6 +32,8 @@ FAMILIES: Mapping[str, str] = {
     "StableDiffusionXLPipeline": ".sdxl.load",
     "StableDiffusionXLImg2ImgPipeline": ".sdxl.load",
     "StableDiffusionXLInpaintPipeline": ".sdxl.load",
+    "ZImagePipeline": ".zimage.load",
+    "ZImageImg2ImgPipeline": ".zimage.load",
     "WanPipeline": ".wan.load",
     "WanImageToVideoPipeline": ".wan.load",
 }
@@ -46,6 +48,7 @@ WITH_IMAGE_PROMPTS: frozenset[str] = frozenset()
 SINGLE_FILES: Mapping[str, tuple[str, ...]] = {
     ".flux.load": ("text_encoder*/*.safetensors", "vae/*.safetensors"),
     ".sdxl.load": (),
+    ".zimage.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
     ".wan.load": (
         "text_encoder/*.safetensors",
         "vae/*.safetensors",
@@ -74,7 +77,7 @@ def _module(class_name: str) -> str:
 
 
 def family(source: str, base: str | None = None) -> str:
-    """`flux`, `sdxl` or `wan`, from a checkpoint's index alone. Raises: as `load` does."""
+    """Name of the family, from a checkpoint's index alone. Raises: as `load` does."""
     file = Path(source).expanduser()
     is_file = bool(source) and file.is_file()
     folder = resolve(base or base_of(file), patterns=CONFIGS) if is_file else resolve(source)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.interface.pipeline import RequestError, Step
+from models.interface.flow_request import check_sigmas, planned
+from models.interface.pipeline import Step
 from models.interface.request import REQUEST, served_fields
 from models.interface.solver_step import step_values
 from models.interface.step_program import StepProgram
@@ -45,12 +45,7 @@ class FluxRequest:
 
     def __post_init__(self) -> None:
         """Raises: RequestError: the sigmas are no schedule of a flow."""
-        sigmas = self.sigmas
-        if sigmas is None:
-            return
-        falling = all(a > b for a, b in itertools.pairwise(sigmas))
-        if not sigmas or not falling or not 0 < sigmas[-1] <= sigmas[0] <= 1:
-            raise RequestError("sigmas", "must fall from at most 1 and stay above 0")
+        check_sigmas(self.sigmas)
 
     @property
     def prompts(self) -> dict[str, str]:
@@ -90,14 +85,14 @@ def plan_of(
         tokens: of the packed latents, by which a dynamic shift goes.
     """
     strength = (request.strength or 1.0) if from_image else None
-    steps, sigmas = request.num_inference_steps, request.sigmas
-    try:
-        return scheduler.plan(steps, sigmas=sigmas, strength=strength, tokens=tokens)
-    except ValueError as error:
-        field = str(error).split()[0]
-        raise RequestError(
-            field if field in FIELDS else "num_inference_steps", str(error).removeprefix(field)
-        ) from error
+    return planned(
+        scheduler,
+        request.num_inference_steps,
+        request.sigmas,
+        strength,
+        tokens=tokens,
+        fields=FIELDS,
+    )
 
 
 def steps_of(request: FluxRequest, plan: Plan, solver: Solver) -> tuple[Step, ...]:

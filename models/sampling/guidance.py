@@ -46,3 +46,20 @@ def rescale(
 
 def _deviation(x: Float[Array, "batch ..."]) -> Float[Array, "batch ..."]:
     return jnp.std(x, axis=tuple(range(1, x.ndim)), keepdims=True, ddof=1)
+
+
+def bounded(
+    guided: Float[Array, "batch ..."],
+    positive: Float[Array, "batch ..."],
+    most: Float[Array, " batch"],
+) -> Float[Array, "batch ..."]:
+    """The guided prediction, its norm at most that multiple of the positive one's; 0: any.
+
+    Source: diffusers pipeline_z_image.py, cfg_normalization.
+    """
+    share = most.reshape(-1, *(1,) * (guided.ndim - 1)) * _norm(positive) / _norm(guided)
+    return jnp.where((share > 0) & (share < 1), guided * share, guided)
+
+
+def _norm(x: Float[Array, "batch ..."]) -> Float[Array, "batch ..."]:
+    return jnp.sqrt(jnp.square(x).sum(axis=tuple(range(1, x.ndim)), keepdims=True))

@@ -335,6 +335,12 @@ class GenerateRequest(Body):
     """Guidance scale of Wan 2.2's second expert. Default: `guidance_scale`."""
     guidance_rescale: Fraction | None = None
     """Rescaling of guided predictions, against overexposure at strong guidance. Default: 0."""
+    cfg_normalization: Scale | None = None
+    """Limit to the norm of Z-Image's guided predictions, as a multiple of the prompt's own; 0:
+    none. Default: 0."""
+    cfg_truncation: Fraction | None = None
+    """Share of the way from noise to image behind which Z-Image's steps are not guided. Default:
+    1."""
     num_images: Count | None = None
     """Number of images or videos. Number i is what the same request with `seed + i` gives. Default:
     1."""

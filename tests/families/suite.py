@@ -41,6 +41,8 @@ class Family:
     components: Mapping[str, str] = field(default_factory=lambda: {"transformer": "transformer"})
     """Denoising networks by name, and their folders in `make`'s checkpoint."""
     step_caches: bool = True
+    weighted_prompts: bool = True
+    """Whether prompts have weights: not of a chat model."""
     images: Mapping[str, bytes] = field(default_factory=dict)
     """Files that come with both requests."""
 
@@ -115,6 +117,20 @@ def _least_wan(folder: Path) -> Path:
     return make_wan(folder, transformer={"num_layers": 2})
 
 
+def _zimage(folder: Path) -> Path:
+    from tests.parity.tiny_zimage import make_zimage
+
+    sizes = {"n_heads": 8, "axes_dims": (2, 2, 4), "n_layers": 2, "n_refiner_layers": 1}
+    return make_zimage(folder, transformer=sizes, text_encoder=CLIP)
+
+
+def _least_zimage(folder: Path) -> Path:
+    from tests.parity.tiny_zimage import make_zimage
+
+    sizes = {"n_layers": 1, "n_refiner_layers": 1}
+    return make_zimage(folder, transformer=sizes, text_encoder=CLIP)
+
+
 def drawn_by_diffusers(
     folder: Path,
     request: Fields,
@@ -174,6 +190,24 @@ SUITE: Mapping[str, Family] = {
         published=("sdxl",),
         components={"unet": "unet"},
         step_caches=False,
+    ),
+    "zimage": Family(
+        make=_zimage,
+        least=_least_zimage,
+        request={
+            **FEW,
+            "prompt": "a red circle on a blue background above the yellow star",
+            "width": 48,
+            "height": 80,
+            "guidance_scale": 3.0,
+            "max_sequence_length": 80,
+        },
+        least_request={**LEAST, "negative_prompt": "", "max_sequence_length": 60},
+        reference=drawn_by_diffusers,
+        guided={"guidance_scale": 3.0},
+        unguided={"guidance_scale": 0.0},
+        published=("z-image-turbo", "z-image"),
+        weighted_prompts=False,
     ),
     "wan": Family(
         make=_wan,

@@ -50,8 +50,8 @@ SHOWS_DB = 40.0
 SHOWS = 1.0
 """Levels, in the mean, by which an adapter changes an image at least."""
 PRESETS = ("eight-bit", "eight-bit-weights")
-STEPS = {"flux": 3, "sdxl": 3, "wan": 4, "flux-control": 3}
-"""Enough for both experts of Wan 2.2."""
+STEPS = {"wan": 4}
+"""Of a family whose three are too few: enough for both experts of Wan 2.2."""
 CACHED = {"cached": Quality(step_cache=StepCache(kind="first-block", threshold=0.5))}
 
 Models = Callable[[str], Model]
@@ -89,7 +89,7 @@ def load(family: str, folder: Path, adapters: Path, dtype: str, **how: Any) -> M
     if family == "wan":
         loras.make("low noise", 16, expert="low")
     return Model(
-        plain, loras, {**EVERY[family].least_request, "num_inference_steps": STEPS[family]}
+        plain, loras, {**EVERY[family].least_request, "num_inference_steps": STEPS.get(family, 3)}
     )
 
 

@@ -22,6 +22,8 @@ NAMES = {
     "flux-canny": "FLUX.1 Canny dev",
     "flux-depth": "FLUX.1 Depth dev",
     "flux-kontext": "FLUX.1 Kontext dev",
+    "z-image-turbo": "Z-Image-Turbo",
+    "z-image": "Z-Image",
     "wan2.1-1.3b": "Wan 2.1 T2V 1.3B",
     "wan2.1-14b": "Wan 2.1 T2V 14B",
     "wan2.1-i2v-14b": "Wan 2.1 I2V 14B",
@@ -35,7 +37,7 @@ NAMES = {
 @cache
 def stated() -> dict[str, tuple[float, float]]:
     """Billions of parameters and GiB, as docs/guides/models.md has them."""
-    rows = re.findall(r"^\| ([\w. ]+) \| ([\d.]+) B \| ([\d.]+) GiB \|", PAGE.read_text(), re.M)
+    rows = re.findall(r"^\| ([\w. -]+) \| ([\d.]+) B \| ([\d.]+) GiB \|", PAGE.read_text(), re.M)
     return {name: (float(billions), float(size)) for name, billions, size in rows}
 
 

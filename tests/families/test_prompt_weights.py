@@ -25,6 +25,12 @@ SPLIT = ("cfg 2", "ulysses 4", "tensor 2", "fsdp 2, cfg 2, tensor 2")
 """Layouts that split what chunks make longer, each in its own way."""
 
 
+@pytest.fixture(scope="module", params=[name for name in EVERY if EVERY[name].weighted_prompts])
+def family(request: pytest.FixtureRequest) -> str:
+    """Every family whose prompts have weights."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
 def pipeline(family: str, folder: Path) -> Pipeline:
     return registry.load(family, str(folder), "float32", {})

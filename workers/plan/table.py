@@ -25,6 +25,8 @@ from workers.slice.topology import Topology
 MODELS: Mapping[str, Mapping[str, int]] = {
     "sdxl": {"height": 1024, "width": 1024},
     "flux-dev": {"height": 1024, "width": 1024},
+    "z-image-turbo": {"height": 1024, "width": 1024},
+    "z-image": {"height": 1024, "width": 1024},
     "wan2.1-14b": {"height": 720, "width": 1280, "num_frames": 81},
 }
 TOPOLOGIES = ("v5e:2x4", "v6e:2x4", "v5p:2x2x2")

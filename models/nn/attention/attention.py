@@ -38,6 +38,10 @@ class Attention(Protocol):
         """Return the attended values of each query."""
 
 
+Keys = Bool[np.ndarray, " tokens"] | Bool[Array, "batch tokens"]
+"""Keys that count: known before the program runs, or of each row its own."""
+
+
 @runtime_checkable
 class TokenAttention(Protocol):
     """Self-attention: softmax(q kᵀ / √dim) v over the keys that count; None: all."""
@@ -47,7 +51,7 @@ class TokenAttention(Protocol):
         q: Float[Array, "batch tokens heads dim"],
         k: Float[Array, "batch tokens heads dim"],
         v: Float[Array, "batch tokens heads dim"],
-        keys: Bool[np.ndarray, " tokens"] | None = None,
+        keys: Keys | None = None,
     ) -> Float[Array, "batch tokens heads dim"]:
         """Return the attended values of each token."""
 
@@ -71,7 +75,7 @@ def attention(
     v: Float[Array, "batch kv_tokens heads dim"],
     bias: Float[Array, ...] | None = None,
     scale: float | None = None,
-    keys: Bool[np.ndarray, " kv_tokens"] | None = None,
+    keys: Keys | None = None,
 ) -> Float[Array, "batch q_tokens heads dim"]:
     """Compute attention by XLA's own products, on every backend, with float32 logits in memory.
 
@@ -82,7 +86,8 @@ def attention(
     if bias is not None:
         logits = logits + bias.astype(jnp.float32)
     if keys is not None:
-        logits = jnp.where(keys, logits, -jnp.inf)
+        counted = keys if keys.ndim == 1 else jnp.expand_dims(keys, (1, 2))
+        logits = jnp.where(counted, logits, -jnp.inf)
     weights = jax.nn.softmax(logits, axis=-1).astype(v.dtype)
     return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
 
@@ -91,17 +96,18 @@ def token_attention(
     q: Float[Array, "batch tokens heads dim"],
     k: Float[Array, "batch tokens heads dim"],
     v: Float[Array, "batch tokens heads dim"],
-    keys: Bool[np.ndarray, " tokens"] | None = None,
+    keys: Keys | None = None,
 ) -> Float[Array, "batch tokens heads dim"]:
     """Compute self-attention by the layout that is traced for, and its kernel.
 
-    A sequence that does not come padded to equal shares is padded here.
+    A sequence that does not come padded to equal shares is padded here, if all of its keys count.
     """
     layout = trace_options().layout
     if layout is None:
         return attention(q, k, v, keys=keys)
     tokens = q.shape[1]
     if padding(tokens):
+        assert keys is None  # whoever knows which count has padded them too
         keys = counted(tokens)
         q, k, v = pad(q), pad(k), pad(v)
     return split_self_attention(layout, q, k, v, keys, q.shape[-1] ** -0.5)[:, :tokens]

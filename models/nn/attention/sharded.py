@@ -23,10 +23,12 @@ def split_self_attention(
     q: Float[Array, "batch tokens heads dim"],
     k: Float[Array, "batch tokens heads dim"],
     v: Float[Array, "batch tokens heads dim"],
-    keys: Bool[np.ndarray, " tokens"] | None,
+    keys: Bool[np.ndarray, " tokens"] | Bool[Array, "batch tokens"] | None,
     scale: float,
 ) -> Float[Array, "batch tokens heads dim"]:
     """Attend among tokens split over several devices. They divide evenly."""
+    if isinstance(keys, jax.Array):
+        return _split_by_row(layout, q, k, v, keys, scale)
     over_rows, tokens, over_heads, _ = layout.split(AXES, q.shape)
     heads = q.shape[0] * q.shape[2] // layout.devices(over_rows + over_heads)
     turns, swaps = exchange(layout, tokens, heads)
@@ -40,6 +42,33 @@ def split_self_attention(
     return jax.shard_map(
         ulysses(swaps, inner), mesh=layout.mesh, in_specs=specs, out_specs=spec, check_vma=False
     )(q, k, v, shares)
+
+
+def _split_by_row(
+    layout: Layout,
+    q: Float[Array, "batch tokens heads dim"],
+    k: Float[Array, "batch tokens heads dim"],
+    v: Float[Array, "batch tokens heads dim"],
+    keys: Bool[Array, "batch tokens"],
+    scale: float,
+) -> Float[Array, "batch tokens heads dim"]:
+    """Attend to keys of each row's own, row after row on each device: kernels mask by key alone."""
+    over_rows, tokens, over_heads, _ = layout.split(AXES, q.shape)
+    turns, swaps = exchange(layout, tokens, q.shape[2] // layout.devices(over_heads))
+    attend = ulysses(swaps, ring(turns, layout.devices(turns), layout.kernel, scale))
+    spec, of_keys = layout.spec(AXES, q.shape), PartitionSpec(over_rows or None, tokens or None)
+
+    def one(row: tuple[Array, Array, Array, Array]) -> Array:
+        q, k, v, keys = row
+        return attend(q[None], k[None], v[None], keys)[0]
+
+    return jax.shard_map(
+        lambda *rows: jax.lax.map(one, rows),
+        mesh=layout.mesh,
+        in_specs=(spec, spec, spec, of_keys),
+        out_specs=spec,
+        check_vma=False,
+    )(q, k, v, keys)
 
 
 def split_cross_attention(

@@ -47,15 +47,18 @@ class ConditionMLP(nnx.Module):
         in_features: int,
         features: int,
         *,
+        inner: int | None = None,
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
-        self.first = linear(
-            in_features, features, (None, "mlp"), rngs=rngs, param_dtype=param_dtype
-        )
-        self.second = linear(
-            features, features, ("mlp", "embed"), rngs=rngs, param_dtype=param_dtype
-        )
+        """Build it.
+
+        Args:
+            inner: features in the middle; None: as many as come out.
+        """
+        inner = inner or features
+        self.first = linear(in_features, inner, (None, "mlp"), rngs=rngs, param_dtype=param_dtype)
+        self.second = linear(inner, features, ("mlp", "embed"), rngs=rngs, param_dtype=param_dtype)
 
     def __call__(self, x: Float[Array, "batch in"]) -> Float[Array, "batch features"]:
         """Embed the condition."""

@@ -18,10 +18,13 @@ from models.parallel.trace_options import trace_options
 
 
 class Positions(NamedTuple):
-    """Positions of padded tokens: their angles, and which of them count as keys (None: all)."""
+    """Positions of padded tokens: their angles, and which of them count as keys (None: all).
+
+    With a batch in front where rows differ.
+    """
 
     rope: RopeTable
-    keys: Bool[np.ndarray, " all"] | None
+    keys: Bool[np.ndarray, " all"] | Bool[Array, "batch all"] | None
 
 
 def shares() -> int:

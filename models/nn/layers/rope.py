@@ -18,7 +18,7 @@ class RopeTable(NamedTuple):
     """Cosines and sines of every token and each number of a head, [tokens, head_dim], float32.
 
     The cosine of its pair's angle, and the sine that its partner is taken with, negative for the
-    first of a pair.
+    first of a pair. With a batch in front where rows have positions of their own.
     """
 
     cos: np.ndarray | Array
@@ -71,7 +71,7 @@ def _spread(axes: Sequence[np.ndarray | Array], sizes: tuple[int, ...]) -> Array
 
 def apply_rope(x: Heads, table: RopeTable) -> Heads:
     """Turn each adjacent pair of the last axis by its token's angle, in float32."""
-    cos, sin = (jnp.asarray(part)[:, None, :] for part in table)
+    cos, sin = (jnp.expand_dims(part, -2) for part in table)
     partners = jax.lax.platform_dependent(x, tpu=partners_by_product, default=partners_by_order)
     return (x.astype(jnp.float32) * cos + partners * sin).astype(x.dtype)
 

@@ -72,6 +72,30 @@ def test_ulysses_swaps_the_heads_of_all_rows(rows: int, heads: int) -> None:
     np.testing.assert_allclose(program(*q_k_v), attention(*q_k_v), atol=CLOSE)
 
 
+KEYS = np.arange(36) < np.array([33, 7])[:, None]
+"""Of two rows: the second has none on the last shares."""
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{}, {"data": 2}, {"context": 4}, {"context": 4, "ring": 4}, {"cfg": 2, "fsdp": 2}],
+    ids=str,
+)
+def test_keys_of_each_row(sizes: dict[str, int]) -> None:
+    q, k, v = inputs(2, 36, 4)
+    keys = jnp.asarray(KEYS)
+
+    def run(q: jax.Array, k: jax.Array, v: jax.Array, keys: jax.Array) -> jax.Array:
+        with TraceOptions(by(xla_kernel, **sizes)).active():
+            return token_attention(q, k, v, keys=keys)
+
+    found = jax.jit(run)(q, k, v, keys)
+    np.testing.assert_allclose(found, attention(q, k, v, keys=keys), atol=CLOSE)
+    for row, count in enumerate(KEYS.sum(axis=1)):
+        own = [x[row : row + 1] for x in (q, k[:, :count], v[:, :count])]
+        np.testing.assert_allclose(found[row : row + 1], attention(*own), atol=CLOSE)
+
+
 def test_heads_that_do_not_divide_go_round_instead() -> None:
     kernel, q_k_v = Seen(), inputs(1, 33, 3)
     program = compiled(by(kernel, context=4), *q_k_v)

@@ -1,0 +1,91 @@
+"""Config of a Z-Image transformer: its `transformer/config.json`, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.checkpoint.config_fields import arguments
+
+PATCH = 2
+"""Rows and columns of latents that one token packs: diffusers' pipeline has no other."""
+MULTIPLE = 32
+"""Captions and images are filled up to a multiple of this, with a learnt token each."""
+MOST_CONDITION = 256
+"""Maximum width of the vector that modulates the blocks."""
+
+_SIZES = ("in_channels", "dim", "n_layers", "n_heads", "cap_feat_dim")
+
+
+def filled(tokens: int) -> int:
+    """Return that many tokens and those that fill them up."""
+    return -(-tokens // MULTIPLE) * MULTIPLE
+
+
+@dataclass(frozen=True)
+class ZImageConfig:
+    """The fields of diffusers' ZImageTransformer2DModel config, with its defaults."""
+
+    all_patch_size: tuple[int, ...] = (2,)
+    all_f_patch_size: tuple[int, ...] = (1,)
+    in_channels: int = 16
+    """Channels of the latents."""
+    dim: int = 3840
+    n_layers: int = 30
+    n_refiner_layers: int = 2
+    """Layers that captions and images go through before they meet."""
+    n_heads: int = 30
+    n_kv_heads: int = 30
+    norm_eps: float = 1e-5
+    qk_norm: bool = True
+    cap_feat_dim: int = 2560
+    """Width of the text encoder's features."""
+    siglip_feat_dim: int | None = None
+    rope_theta: float = 256.0
+    t_scale: float = 1000.0
+    axes_dims: tuple[int, ...] = (32, 48, 48)
+    """Head dimensions turned by place in the sequence, row and column."""
+    axes_lens: tuple[int, ...] = (1024, 512, 512)
+    """Positions along each of them."""
+
+    def __post_init__(self) -> None:
+        for name in _SIZES:
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise ValueError(f"{name} must be a positive integer, not {getattr(self, name)!r}")
+        if type(self.n_refiner_layers) is not int or self.n_refiner_layers < 0:
+            raise ValueError(f"n_refiner_layers must be a whole number: {self.n_refiner_layers!r}")
+        if (self.all_patch_size, self.all_f_patch_size) != ((PATCH,), (1,)):
+            raise ValueError(
+                f"all_patch_size {self.all_patch_size} and all_f_patch_size "
+                f"{self.all_f_patch_size} must be ({PATCH},) and (1,)"
+            )
+        if self.n_kv_heads != self.n_heads:
+            raise ValueError(f"n_kv_heads {self.n_kv_heads} must be n_heads {self.n_heads}")
+        if self.siglip_feat_dim is not None:
+            raise ValueError("siglip_feat_dim: Z-Image that reads images (Omni) is not served")
+        if len(self.axes_dims) != 3 or len(self.axes_lens) != 3:
+            raise ValueError("axes_dims and axes_lens must have three entries each")
+        if self.n_heads * sum(self.axes_dims) != self.dim or any(d % 2 for d in self.axes_dims):
+            raise ValueError(
+                f"axes_dims {self.axes_dims} must be even and add up to dim / n_heads, "
+                f"{self.dim} / {self.n_heads}"
+            )
+
+    @property
+    def inner(self) -> int:
+        """Features in the middle of a feed-forward."""
+        return int(self.dim / 3 * 8)
+
+    @property
+    def condition(self) -> int:
+        """Width of the vector that modulates the blocks."""
+        return min(self.dim, MOST_CONDITION)
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> ZImageConfig:
+        """Read a checkpoint's config.
+
+        Raises: ValueError for a key that this network does not know, or a wrong value.
+        """
+        return cls(**arguments(cls, config, "transformer/config.json"))

@@ -1,0 +1,198 @@
+"""Z-Image as the engine runs it: pure functions of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from models.interface.denoising_pipeline import DenoisingPipeline, Draft, each_alone
+from models.interface.flow_request import planned
+from models.interface.images import read_image, to_uint8
+from models.interface.pipeline import Fields, PyTree, RequestError
+from models.interface.request import read_request
+from models.interface.step_program import StepProgram
+from models.nn.layers.step_cache import CachedStep, initial_cache
+from models.parallel.dtypes import used_dtype
+from models.sampling.base import Plan, per_row
+from models.sampling.flow_match import FlowMatchEuler
+from models.sampling.guidance import bounded
+from models.sampling.torch_rng import TorchGenerator
+from models.spec.model_spec import ModelSpec
+from models.text.tokenizer import Tokenizer, cut_prompts
+from models.vae.config import Tiling, VaeConfig
+from models.vae.tiled import tiled
+from models.zimage.adapter_names import SPELLINGS
+from models.zimage.config import PATCH, ZImageConfig, filled
+from models.zimage.latents import pack, unpack
+from models.zimage.request import FIELDS, ZImageRequest, steps_of
+
+
+class ZImageNetworks(NamedTuple):
+    """Value a network of the checkpoint: modules, graphs or weights."""
+
+    transformer: Any
+    text_encoder: Any
+    vae: Any
+    preview: Any
+
+
+class ZImagePipeline(DenoisingPipeline[ZImageNetworks]):
+    """Pipeline of Z-Image.
+
+    A row: latents and denoised [tokens, 4c]; captions [prompts, text_tokens, features] and lengths
+    [prompts], the tokens of each that are no padding; grid [h, w], the shape of the VAE's latents
+    as an array without values; step_cache, where there is one.
+    """
+
+    PROMPTS = ("captions", "lengths")
+    SPELLINGS = SPELLINGS
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        modules: ZImageNetworks,
+        scheduler: FlowMatchEuler,
+        tokenizer: Tokenizer,
+        vae_tiling: Tiling | None = None,
+    ) -> None:
+        super().__init__(spec, modules)
+        self.config: ZImageConfig = modules.transformer.config
+        self.vae_config: VaeConfig = modules.vae.config
+        self.vae_tiling = vae_tiling
+        self.scheduler, self.tokenizer = scheduler, tokenizer
+        self.dtype = used_dtype(modules.transformer.latents_in.kernel)
+
+    def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+        """Tokenize both prompts, draw the noise, and plan the steps."""
+        request = read_request(ZImageRequest, fields)
+        h, w = self._grid(request)
+        texts, limit = request.prompts, request.max_sequence_length
+        read, tokens = self.tokenizer.encode_with_mask([*texts.values()], limit), h * w // PATCH**2
+        plan = planned(
+            self.scheduler,
+            request.num_inference_steps,
+            request.sigmas,
+            (request.strength or 1.0) if "image" in images else None,
+            tokens=tokens,
+            fields=FIELDS,
+        )
+        return Draft(
+            f"{request.width}x{request.height},text={limit},prompts={len(texts)}",
+            {"ids": read.ids, "mask": read.mask, **self._draws(request, images, plan, (h, w))},
+            steps_of(request, plan, self.scheduler.solver, self.config.t_scale),
+            request.width,
+            request.height,
+            request.seed,
+            len(texts),
+            tokens,
+            cut_prompts("Qwen3", self.tokenizer, texts, limit),
+        )
+
+    def embed(self, weights: ZImageNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
+        """Encode the prompts, and an image into the latents under the first noise."""
+        ids, mask = inputs["ids"], inputs["mask"].astype(bool)
+        captions = self.network(weights, "text_encoder")(ids, mask)
+        padding = filled(ids.shape[1]) - ids.shape[1]
+        latents = pack(inputs["noise"])
+        if "image" in inputs:
+            clean = pack(self._encode_image(weights, inputs["image"], inputs["image_noise"]))
+            latents = inputs["noise_scale"] * latents + inputs["clean_scale"] * clean
+        return {
+            "latents": latents,
+            "grid": jnp.zeros((*inputs["noise"].shape[:2], 0)),
+            "captions": jnp.pad(captions, ((0, 0), (0, padding), (0, 0))),
+            "lengths": mask.sum(axis=1, dtype=jnp.int32),
+            **initial_cache(inputs, self.config.dim, self.dtype),
+        }
+
+    def predict(
+        self,
+        program: StepProgram,
+        weights: ZImageNetworks,
+        rows: PyTree,
+        values: Mapping[str, jax.Array],
+        conditions: None,
+        cache: CachedStep | None,
+    ) -> Float[Array, "batch prompts tokens patch"]:
+        """Return the velocity for every prompt of every row: towards noise, as solvers want it."""
+        batch, prompts = rows["lengths"].shape
+        velocity = self.network(weights, "transformer")(
+            jnp.repeat(rows["latents"], prompts, axis=0),
+            each_alone(rows["captions"]),
+            each_alone(rows["lengths"]),
+            jnp.repeat(values["timestep"], prompts),
+            rows["grid"].shape[1:3],
+            cache,
+        )
+        return -velocity.astype(jnp.float32).reshape(batch, prompts, *velocity.shape[1:])
+
+    def guide(
+        self, output: Float[Array, "batch prompts ..."], values: Mapping[str, jax.Array]
+    ) -> Float[Array, "batch ..."]:
+        """Extrapolate from the prompt's prediction, away from the negative prompt's."""
+        positive = output[:, 0]
+        if output.shape[1] == 1:
+            return positive
+        scale = per_row(values["guidance_scale"], positive)
+        guided = positive + scale * (positive - output[:, 1])
+        return bounded(guided, positive, values["cfg_normalization"])
+
+    def decode(self, weights: ZImageNetworks, row: PyTree) -> jax.Array:
+        """Decode the latents by the VAE."""
+        latents = unpack(row["latents"], *row["grid"].shape[:2])
+        latents = latents / self.vae_config.scaling_factor + (self.vae_config.shift_factor or 0)
+        return to_uint8(self._vae(weights).decode(latents[None].astype(self.dtype))[0])
+
+    def preview(self, weights: ZImageNetworks, row: PyTree) -> jax.Array:
+        """Decode the estimate of the clean latents by a linear map."""
+        latents = unpack(row["denoised"], *row["grid"].shape[:2])
+        return to_uint8(self.network(weights, "preview")(latents))
+
+    def _draws(
+        self, request: ZImageRequest, images: Mapping[str, bytes], plan: Plan, grid: tuple[int, int]
+    ) -> dict[str, np.ndarray]:
+        """`noise` [h, w, c], in float32; with an image that, its noise, and scales of both latents.
+
+        Beside an image noise has the networks' precision, as in diffusers' pipelines.
+        """
+        generator, shape = TorchGenerator(request.seed), (self.config.in_channels, *grid)
+
+        def noise(dtype: Any) -> np.ndarray:
+            drawn = generator.randn(shape, dtype).astype(dtype).astype(np.float32)
+            return np.asarray(drawn.transpose(1, 2, 0))
+
+        if "image" not in images:
+            return {"noise": noise(np.float32)}
+        return {
+            "image": read_image(images["image"], request.width, request.height),
+            "image_noise": noise(self.dtype),
+            "noise": noise(self.dtype),
+            "clean_scale": plan.clean_scale[0],
+            "noise_scale": plan.noise_scale[0],
+        }
+
+    def _encode_image(
+        self, weights: ZImageNetworks, pixels: Array, noise: Array
+    ) -> Float[Array, "h w c"]:
+        """A sample of the VAE's posterior, shifted and scaled as the transformer wants it."""
+        mean, log_variance = self._vae(weights).encode(pixels[None].astype(self.dtype))
+        mean, log_variance = (x[0].astype(jnp.float32) for x in (mean, log_variance))
+        sample = mean + jnp.exp(0.5 * log_variance) * noise
+        return (sample - (self.vae_config.shift_factor or 0)) * self.vae_config.scaling_factor
+
+    def _grid(self, request: ZImageRequest) -> tuple[int, int]:
+        """Rows and columns of the VAE's latents. Raises: RequestError for a size between two."""
+        multiple, down = self.spec.limits.size_multiple_px, self.vae_config.downsampling
+        for name in ("width", "height"):
+            size = getattr(request, name)
+            if size < multiple or size % multiple:
+                raise RequestError(name, f"must be a positive multiple of {multiple}, not {size}")
+        return request.height // down, request.width // down
+
+    def _vae(self, weights: ZImageNetworks) -> Any:
+        return tiled(self.network(weights, "vae"), self.vae_tiling)

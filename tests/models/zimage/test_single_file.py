@@ -1,0 +1,130 @@
+"""Single files in ComfyUI's keys give the weights of the folder in diffusers' layout.
+
+The writer of these files is itself held against diffusers' own conversion of such files.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers import ZImageTransformer2DModel
+from diffusers.loaders import single_file_utils
+from safetensors.torch import load_file
+
+from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
+from models.zimage.pipeline import ZImageNetworks
+from tests.models.flux.original_writer import in_eight_bits
+from tests.models.sdxl.original_writer import vae
+from tests.models.single_files import Tensors, are_equal, weights, write
+from tests.parity.tiny_zimage import make_zimage
+
+WIDE = {"n_layers": 11}
+"""Blocks whose numbers have two digits."""
+NAMES = (
+    ("all_final_layer.2-1.", "final_layer."),
+    ("all_x_embedder.2-1.", "x_embedder."),
+    (".attention.to_out.0.", ".attention.out."),
+    (".attention.norm_q.", ".attention.q_norm."),
+    (".attention.norm_k.", ".attention.k_norm."),
+)
+"""Parts of diffusers' names, and ComfyUI's."""
+
+
+def comfys(folder: Path) -> Tensors:
+    """Return the transformer's arrays under ComfyUI's keys."""
+    found: Tensors = {"norm_final.weight": torch.ones(3)}
+    stored = load_file(folder / "transformer/diffusion_pytorch_model.safetensors")
+    for key, tensor in stored.items():
+        match = re.fullmatch(r"(.+\.attention\.)to_([qkv])\.weight", key)
+        if match is None:
+            for ours, theirs in NAMES:
+                key = key.replace(ours, theirs)
+            found[key] = tensor
+        elif match[2] == "q":
+            parts = [stored[f"{match[1]}to_{one}.weight"] for one in "qkv"]
+            found[f"{match[1]}qkv.weight"] = torch.cat(parts)
+    return found
+
+
+def all_in_one(folder: Path) -> Tensors:
+    """Return what ComfyUI's whole checkpoints hold."""
+    text = load_file(folder / "text_encoder/model.safetensors")
+    return {
+        **{f"model.diffusion_model.{key}": t for key, t in comfys(folder).items()},
+        **{f"text_encoders.qwen3_4b.transformer.model.{key}": t for key, t in text.items()},
+        **{f"vae.{key}": t for key, t in vae(folder / "vae").items()},
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_zimage(tmp_path_factory.mktemp("zimage") / "base", transformer=WIDE)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base with other weights, so that what is read of it shows."""
+    return make_zimage(tmp_path_factory.mktemp("other") / "base", transformer=WIDE, seed=50)
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> ZImageNetworks:
+    return weights(folder)
+
+
+@pytest.mark.parametrize("prefix", ["", "model.diffusion_model.", "diffusion_model."])
+def test_a_transformer_alone_takes_the_rest_from_its_base(
+    folder: Path, other: Path, whole: ZImageNetworks, tmp_path: Path, prefix: str
+) -> None:
+    named = {prefix + key: t for key, t in comfys(folder).items()}
+    made = weights(write(named, tmp_path / "z_image_turbo.safetensors"), other)
+    assert are_equal(made.transformer, whole.transformer)
+    rest = weights(other)
+    assert are_equal(made._replace(transformer=0), rest._replace(transformer=0))
+
+
+def test_all_networks_in_one_file(
+    folder: Path, other: Path, whole: ZImageNetworks, tmp_path: Path
+) -> None:
+    made = weights(write(all_in_one(folder), tmp_path / "all.safetensors"), other)
+    assert are_equal(made._replace(preview=0), whole._replace(preview=0))
+
+
+def test_diffusers_own_names(folder: Path, whole: ZImageNetworks, tmp_path: Path) -> None:
+    stored = load_file(folder / "transformer/diffusion_pytorch_model.safetensors")
+    assert are_equal(weights(write(stored, tmp_path / "own.safetensors"), folder), whole)
+
+
+def test_scaled_8_bit_floats(folder: Path, tmp_path: Path) -> None:
+    """Of a fused layer, too; the products are those of torch."""
+    packed = in_eight_bits(comfys(folder))
+    plain = {
+        key: t.float() * packed[f"{key.removesuffix('.weight')}.scale_weight"]
+        if t.dtype == torch.float8_e4m3fn
+        else t
+        for key, t in packed.items()
+        if not key.endswith(("scale_weight", "scale_input", "scaled_fp8"))
+    }
+    small = weights(write(packed, tmp_path / "small.safetensors"), folder)
+    assert are_equal(small, weights(write(plain, tmp_path / "plain.safetensors"), folder))
+
+
+def test_files_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
+    file = write({"vae.decoder.conv_in.weight": torch.zeros(2)}, tmp_path / "x.safetensors")
+    with pytest.raises(UnsupportedCheckpoint, match="no Z-Image transformer in it"):
+        weights(file, folder)
+    stored = comfys(folder)
+    del stored["layers.10.attention.qkv.weight"]
+    with pytest.raises(CheckpointError, match=r"missing: layers\.10\.attention\.qkv\.weight"):
+        weights(write(stored, tmp_path / "less.safetensors"), folder)
+
+
+def test_the_writer_against_diffusers(folder: Path) -> None:
+    network = ZImageTransformer2DModel.from_pretrained(folder, subfolder="transformer")
+    convert = single_file_utils.convert_z_image_transformer_checkpoint_to_diffusers
+    converted, expected = convert(comfys(folder)), network.state_dict()
+    assert converted.keys() == expected.keys()
+    assert all(converted[key].equal(tensor) for key, tensor in expected.items())

@@ -1,0 +1,67 @@
+"""Tiny random Z-Image checkpoints, built by the reference libraries themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from diffusers import (
+    AutoencoderKL,
+    DiffusionPipeline,
+    FlowMatchEulerDiscreteScheduler,
+    ZImagePipeline,
+    ZImageTransformer2DModel,
+)
+
+from tests.parity.tiny import Config, _vae_config, randomize
+from tests.parity.tiny_qwen import qwen3, qwen_tokenizer
+
+_TRANSFORMER: Config = {
+    "n_layers": 3,
+    "n_refiner_layers": 2,
+    "n_heads": 3,
+    "axes_dims": (4, 6, 10),
+    "axes_lens": (640, 64, 64),
+}
+
+
+def make_zimage(
+    folder: Path,
+    *,
+    transformer: Config | None = None,
+    vae: Config | None = None,
+    text_encoder: Config | None = None,
+    shift: float = 6.0,
+    seed: int = 0,
+    kind: type[DiffusionPipeline] = ZImagePipeline,
+    **save_kwargs: Any,
+) -> Path:
+    """Writes a complete checkpoint in diffusers' layout to `folder` and returns it.
+
+    Each dict overrides single values of that part's small default config; sizes that two parts
+    share follow the part that makes them.
+    """
+    image = randomize(AutoencoderKL(**_vae_config(vae or {})), seed + 1)
+    image.decoder.conv_out.weight.data *= 0.5  # most pixels inside [-1, 1]: a clipped one is blind
+    text = qwen3(seed + 2, **(text_encoder or {}))
+    given = _TRANSFORMER | (transformer or {})
+    sizes = {
+        "dim": given["n_heads"] * sum(given["axes_dims"]),
+        "n_kv_heads": given["n_heads"],
+        "in_channels": image.config.latent_channels,
+        "cap_feat_dim": text.config.hidden_size,
+    }
+    network = randomize(ZImageTransformer2DModel(**(given | sizes)), seed + 3)
+    for name, parameter in network.named_parameters():
+        if name.endswith(("norm_q.weight", "norm_k.weight")):
+            parameter.data *= 1.5  # attention that picks a few keys: else single words are hidden
+        if name.endswith("pad_token"):
+            parameter.data *= parameter.shape[-1] ** 0.5
+    kind(
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=shift),
+        vae=image,
+        text_encoder=text,
+        tokenizer=qwen_tokenizer(),
+        transformer=network,
+    ).save_pretrained(folder, **save_kwargs)
+    return folder
