@@ -100,6 +100,11 @@ CHECKPOINTS: Mapping[str, Files] = {
     "flux-canny": _files("FluxControlPipeline", SHIFTED_BY_TOKENS, flux.FLUX_CONTROL),
     "flux-depth": _files("FluxControlPipeline", SHIFTED_BY_TOKENS, flux.FLUX_CONTROL),
     "flux-kontext": _files("FluxKontextPipeline", SHIFTED_BY_TOKENS, flux.FLUX_DEV),
+    "flux-redux": {
+        **_files("FluxPipeline", SHIFTED_BY_TOKENS, flux.FLUX_DEV),
+        **{f"redux/{name}/config.json": config for name, config in flux.REDUX.items()},
+        f"redux/feature_extractor/{PREPROCESSOR}": {"size": {"height": 384, "width": 384}},
+    },
     "flux-schnell": _files(
         "FluxPipeline",
         {**FLOW_MATCH, "shift": 1.0, "use_dynamic_shifting": False},
@@ -115,6 +120,20 @@ CHECKPOINTS: Mapping[str, Files] = {
     "wan2.2-5b": _wan(5.0, wan.TI2V_5B, vae=wan.VAE_2_2, expand_timesteps=True),
 }
 """Checkpoints by the names that `atelier plan --model` takes."""
+
+
+IMAGE_PROMPTS: Mapping[str, Mapping[str, str]] = {"flux-redux": {"redux": "redux"}}
+"""Networks that read images as prompts beside some of them: name → folder in the checkpoint's."""
+
+
+def image_prompts(name: str, folder: Path) -> dict[str, str]:
+    """Return the sources of a checkpoint's image prompts, where it was written.
+
+    Args:
+        name: of a checkpoint; one that is unknown here has none.
+    """
+    beside = IMAGE_PROMPTS.get(name, {})
+    return {one: str(folder / place) for one, place in beside.items()}
 
 
 def write(name: str, folder: Path) -> None:

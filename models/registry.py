@@ -42,7 +42,7 @@ FAMILIES: Mapping[str, str] = {
 WITH_EXPERTS = frozenset({".wan.load"})
 """Modules whose `load` can leave experts on the host, by turns on the device (`swap_experts`)."""
 
-WITH_IMAGE_PROMPTS: frozenset[str] = frozenset()
+WITH_IMAGE_PROMPTS = frozenset({".flux.load"})
 """Modules whose `load` takes networks that read images as prompts (`Reading.image_prompts`)."""
 
 SINGLE_FILES: Mapping[str, tuple[str, ...]] = {

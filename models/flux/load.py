@@ -16,6 +16,8 @@ from models.flux.config import FluxConfig
 from models.flux.key_mapping import RENAMES
 from models.flux.network import FluxTransformer
 from models.flux.pipeline import FluxNetworks, FluxPipeline
+from models.flux.redux import ReduxImageEncoder, described
+from models.flux.redux_checkpoint import ReduxCheckpoint
 from models.flux.spec import levers_of, make_spec
 from models.flux.tools import tool_of
 from models.interface.apply_presets import with_presets
@@ -28,6 +30,7 @@ from models.text import clip, t5
 from models.vae import key_mapping as vae_weights
 from models.vae.config import VaeConfig, check_tiling
 from models.vae.image import AutoencoderKL
+from models.vision.siglip import SiglipVisionModel
 from models.weights import loader
 
 COMPONENTS: Mapping[str, tuple[str, loader.Renames]] = {
@@ -69,20 +72,24 @@ def load(
     _check_fit(config, vae_config, clip_config, t5_config)
     tool = tool_of(read_model_index(folder)["_class_name"], config, vae_config)
     scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
+    redux = ReduxCheckpoint.read(reading.image_prompts, config.joint_attention_dim)
     configs = (config, vae_config, clip_config, t5_config)
     stored, used = (
-        reading.rounded(abstract_modules(*configs, each), "transformer")
+        reading.rounded(abstract_modules(*configs, each, redux), "transformer")
         for each in (dtype, reading.activation_dtype or dtype)
     )
     loaded = {
         name: reading.network(name, (getattr(stored, name), getattr(used, name)), place, renames)
-        for name, (place, renames) in _places(folder, file, vae_config).items()
+        for name, (place, renames) in _places(folder, file, vae_config, redux).items()
     }
     networks = FluxNetworks(
         **loaded, preview=reading.reader.preview(*flat_image_encoder(loaded["vae"]))
     )
-    sources = (folder,) if file is None else (folder, file)
-    spec = make_spec(name, sources, config, vae_config, scheduler, defaults or {}, tool)
+    sources = (folder, *(() if file is None else (file,)), *(redux.files if redux else ()))
+    image_prompts = {redux.name: described(redux.siglip.tokens)} if redux else {}
+    spec = make_spec(
+        name, sources, config, vae_config, scheduler, defaults or {}, tool, image_prompts
+    )
     return FluxPipeline(
         with_presets(spec, folder, levers_of(config), reading.qualities, reading.eight_bit),
         networks,
@@ -91,14 +98,17 @@ def load(
         reading.reader.t5_tokenizer(folder / "tokenizer_2"),
         reading.vae_tiling,
         tool,
+        redux.preprocessor if redux else None,
     )
 
 
 def _places(
-    folder: Path, file: Path | None, vae: VaeConfig
+    folder: Path, file: Path | None, vae: VaeConfig, redux: ReduxCheckpoint | None
 ) -> Mapping[str, tuple[Path | ComponentFiles, loader.Renames]]:
     """Return where each network's arrays lie. Raises: CheckpointError: not a file of Flux's."""
+    own: dict[str, tuple[Path | ComponentFiles, loader.Renames]]
     own = {name: (folder / component, names) for name, (component, names) in COMPONENTS.items()}
+    own |= redux.places if redux else {}
     return {**own, **({} if file is None else single_file.parts(file, vae))}
 
 
@@ -108,15 +118,22 @@ def abstract_modules(
     clip_config: clip.ClipConfig,
     t5_config: t5.T5Config,
     dtype: DTypeLike,
+    redux: ReduxCheckpoint | None = None,
 ) -> FluxNetworks:
     """The networks as shapes alone: what the loader fills, and what a planner compiles."""
     shapes = partial(abstract_module, param_dtype=dtype)
-    return FluxNetworks(
+    networks = FluxNetworks(
         transformer=shapes(FluxTransformer, config),
         clip=placed_by_size(shapes(clip.ClipTextModel, clip_config)),
         t5=placed_by_size(shapes(t5.T5Encoder, t5_config)),
         vae=shapes(AutoencoderKL, vae),
         preview=abstract_preview(vae.latent_channels),
+    )
+    if redux is None:
+        return networks
+    return networks._replace(
+        image_encoder=placed_by_size(shapes(SiglipVisionModel, redux.siglip)),
+        image_embedder=placed_by_size(shapes(ReduxImageEncoder, redux.config)),
     )
 
 

@@ -18,9 +18,11 @@ from models.flux.image_conditioning import image_tokens, seen_beside
 from models.flux.image_inputs import ImageDraws
 from models.flux.latents import pack, unpack
 from models.flux.prompts import read_texts
+from models.flux.redux import PIXELS, image_prompt_inputs, with_images
 from models.flux.request import FluxRequest, plan_of, steps_of
 from models.flux.tools import PLAIN, Tool
 from models.interface.denoising_pipeline import DenoisingPipeline, Draft, each_alone
+from models.interface.image_prompts import requested_image_prompts
 from models.interface.images import to_uint8
 from models.interface.pipeline import Fields, PyTree, RequestError
 from models.interface.request import read_request
@@ -35,26 +37,29 @@ from models.text.emphasis import scaled
 from models.text.tokenizer import Tokenizer
 from models.vae.config import Tiling, VaeConfig
 from models.vae.tiled import tiled
+from models.vision.preprocess import ClipPreprocessor
 
 
 class FluxNetworks(NamedTuple):
-    """Value a network of the checkpoint: modules, graphs or weights."""
+    """Value a network of the checkpoint: modules, graphs or weights; None: it has none."""
 
     transformer: Any
     clip: Any
     t5: Any
     vae: Any
     preview: Any
+    image_encoder: Any = None
+    image_embedder: Any = None
 
 
 class FluxPipeline(DenoisingPipeline[FluxNetworks]):
     """Pipeline of Flux.
 
-    A row: latents and denoised [tokens, 4c]; prompt_embeds [prompts, text_tokens, joint] and
-    pooled_embeds [prompts, pooled]; grid [h, w], the shape of the VAE's latents as an array without
-    values; channels [tokens, further], where the network sees images beside the latents;
-    reference [tokens, 4c] and reference_grid [h, w], where it sees one behind them; step_cache,
-    where there is one.
+    A row: latents and denoised [tokens, 4c]; prompt_embeds [prompts, text_tokens, joint], with
+    those of images that are read as text, and pooled_embeds [prompts, pooled]; grid [h, w], the
+    shape of the VAE's latents as an array without values; channels [tokens, further], where the
+    network sees images beside the latents; reference [tokens, 4c] and reference_grid [h, w], where
+    it sees one behind them; step_cache, where there is one.
     """
 
     PROMPTS = ("prompt_embeds", "pooled_embeds")
@@ -71,12 +76,14 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
         t5_tokenizer: Tokenizer,
         vae_tiling: Tiling | None = None,
         tool: Tool = PLAIN,
+        preprocessor: ClipPreprocessor | None = None,
     ) -> None:
         super().__init__(spec, modules)
         self.config: FluxConfig = modules.transformer.config
         self.vae_config: VaeConfig = modules.vae.config
         self.vae_tiling = vae_tiling
         self.tool = tool
+        self.preprocessor = preprocessor
         self.scheduler = scheduler
         self.tokenizers = (clip_tokenizer, t5_tokenizer)
         self._clip_tokens = modules.clip.config.max_position_embeddings
@@ -95,6 +102,9 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
         inputs = {
             **texts.inputs,
             **self.tool.inputs(request, images, plan, draws),
+            **image_prompt_inputs(
+                request, requested_image_prompts(fields, images, self.spec), self.preprocessor
+            ),
         }
         size, prompts = f"{request.width}x{request.height}", len(request.prompts)
         bucket = f"{size},text={request.max_sequence_length},prompts={prompts}"
@@ -102,6 +112,8 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
             rows, columns, _ = inputs["reference"].shape
             bucket += f",reference={columns}x{rows}"
             tokens += rows * columns // self.spec.limits.size_multiple_px**2
+        if PIXELS in inputs:
+            bucket += ",image prompts"
         return Draft(
             bucket,
             inputs,
@@ -116,7 +128,6 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
 
     def embed(self, weights: FluxNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts, an image into the latents under the first noise, and the others."""
-        clip, t5 = self.network(weights, "clip"), self.network(weights, "t5")
 
         def encoded(name: str) -> Float[Array, "h w c"]:
             return self._encode_image(weights, inputs[name], inputs.get(f"{name}_noise"))
@@ -125,11 +136,12 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
         if "image" in inputs:
             clean = pack(encoded("image"))
             latents = inputs["noise_scale"] * latents + inputs["clean_scale"] * clean
+        prompt_embeds, pooled_embeds = self._prompts(weights, inputs)
         return {
             "latents": latents,
             "grid": jnp.zeros((*inputs["noise"].shape[:2], 0)),
-            "prompt_embeds": scaled(t5(inputs["t5_ids"]), inputs.get("token_weights")),
-            "pooled_embeds": clip(inputs["clip_ids"]).pooled,
+            "prompt_embeds": prompt_embeds,
+            "pooled_embeds": pooled_embeds,
             **seen_beside(inputs, encoded),
             **initial_cache(inputs, self.config.width, self.dtype),
         }
@@ -182,6 +194,19 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
     def preview(self, weights: FluxNetworks, row: PyTree) -> jax.Array:
         """Decode the estimate of the clean latents by a linear map."""
         return to_uint8(self.network(weights, "preview")(self._unpack(row, "denoised")))
+
+    def _prompts(
+        self, weights: FluxNetworks, inputs: Mapping[str, jax.Array]
+    ) -> tuple[Float[Array, "prompts text_tokens joint"], Float[Array, "prompts pooled"]]:
+        """Encode the prompts, and images that are read as if they were text behind them."""
+        clip, t5 = self.network(weights, "clip"), self.network(weights, "t5")
+        embeds = scaled(t5(inputs["t5_ids"]), inputs.get("token_weights"))
+        pooled = clip(inputs["clip_ids"]).pooled
+        if PIXELS not in inputs:
+            return embeds, pooled
+        features = self.network(weights, "image_encoder")(inputs[PIXELS])
+        images = self.network(weights, "image_embedder")(features)
+        return with_images(embeds, pooled, images, inputs)
 
     def _modulations(
         self,

@@ -68,3 +68,19 @@ FLUX_CONTROL: Checkpoint = {
 }
 """Canny and Depth: latents, and those of the control image."""
 FLUX_SCHNELL: Checkpoint = {"transformer": {**TRANSFORMER, "guidance_embeds": False}, **_SHARED}
+SIGLIP_SO400M: Mapping[str, Any] = {
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "image_size": 384,
+    "patch_size": 14,
+    "hidden_act": "gelu_pytorch_tanh",
+    "layer_norm_eps": 1e-6,
+}
+"""Image encoder of Redux: google/siglip-so400m-patch14-384 (config.json, vision_config)."""
+REDUX: Checkpoint = {
+    "image_encoder": SIGLIP_SO400M,
+    "image_embedder": {"redux_dim": 1152, "txt_in_features": 4096},
+}
+"""FLUX.1-Redux-dev; the embedder's sizes are diffusers' defaults of ReduxImageEncoder."""

@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 
 from models.checkpoint.folder import fingerprint, read_defaults
 from models.flux.config import FluxConfig
+from models.flux.redux import MAX_IMAGES
 from models.flux.request import MAX_SEQUENCE_LENGTH
 from models.flux.tools import PLAIN, Tool
 from models.sampling.flow_match import FlowMatchEuler
+from models.spec.image_prompts import FIELD, ImagePrompt
 from models.spec.model_spec import Limits, ModelSpec, Need
 from models.spec.quality_presets import LEVERS, Lever
 from models.vae.config import VaeConfig
@@ -19,6 +21,8 @@ Value = TypeVar("Value")
 
 DEFAULT_LATENTS_PX = 128
 """The side of an image in latents where the request names none, as in diffusers' FluxPipeline."""
+
+NO_IMAGE_PROMPTS: Mapping[str, ImagePrompt] = {}
 
 _TRUE_CFG = (Need(field="true_cfg_scale", above=1), Need(field="negative_prompt"))
 NEEDS: Mapping[str, tuple[Need, ...]] = {
@@ -36,15 +40,17 @@ def make_spec(
     scheduler: FlowMatchEuler,
     defaults: Mapping[str, Any],
     tool: Tool = PLAIN,
+    image_prompts: Mapping[str, ImagePrompt] = NO_IMAGE_PROMPTS,
 ) -> ModelSpec:
     """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's.
 
     Args:
-        sources: the folder, and the file of weights if there is one.
+        sources: the folder, and whatever else its weights come from.
+        image_prompts: that it reads, by name.
     """
     side = DEFAULT_LATENTS_PX * vae.downsampling
     chosen = {**read_defaults(sources[0]), **defaults}
-    fields = fields_of(config, tool)
+    fields = fields_of(config, tool) | ({FIELD} if image_prompts else set())
     unknown = sorted(chosen.keys() - fields)
     if unknown:
         raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
@@ -78,8 +84,10 @@ def make_spec(
             max_steps=1000,
             max_images=16,
             max_sequence_length=MAX_SEQUENCE_LENGTH,
+            max_image_prompts=MAX_IMAGES if image_prompts else 0,
         ),
         read_pixels=tool.read_pixels,
+        image_prompts=image_prompts,
         bucket_fields=("width", "height", "max_sequence_length"),
         fingerprint=fingerprint(*sources),
     )

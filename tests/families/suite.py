@@ -13,6 +13,8 @@ import numpy as np
 from PIL import Image
 
 from models import registry
+from models.interface.pipeline import Pipeline
+from models.loading.sources import ImagePromptSource
 
 Fields = dict[str, Any]
 CLIP, T5 = {"num_hidden_layers": 2}, {"num_layers": 1}
@@ -44,7 +46,24 @@ class Family:
     weighted_prompts: bool = True
     """Whether prompts have weights: not of a chat model."""
     images: Mapping[str, bytes] = field(default_factory=dict)
-    """Files that come with both requests."""
+    """Files that come with both requests, by path."""
+    beside_images: Fields = field(default_factory=dict)
+    """Fields that every request with them has."""
+    image_prompts: Mapping[str, str] = field(default_factory=dict)
+    """Networks that read images as prompts, by name: their folders in the checkpoint's."""
+
+
+def loaded(name: str, folder: Path, dtype: str, **how: Any) -> Pipeline:
+    """Load a checkpoint of an entry, with what lies beside it."""
+    sources = sources_of(name, folder)
+    more = {"image_prompts": sources} if sources else {}
+    return registry.load(name, str(folder), dtype, {}, **more, **how)
+
+
+def sources_of(name: str, folder: Path) -> dict[str, ImagePromptSource]:
+    """Return where an entry's networks for image prompts lie."""
+    beside = EVERY[name].image_prompts
+    return {one: ImagePromptSource(str(folder / place)) for one, place in beside.items()}
 
 
 def families() -> set[str]:
@@ -277,7 +296,58 @@ def _tool(
     )
 
 
+SMALL_SIGLIP: Fields = {"image_size": 17, "num_hidden_layers": 1}
+
+
+def _with_redux(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
+    """Write a Redux of nine tokens beside a checkpoint."""
+
+    def both(folder: Path) -> Path:
+        from tests.parity.tiny_redux import make_redux
+
+        make_redux(folder / "redux", siglip=SMALL_SIGLIP)
+        return make(folder)
+
+    return both
+
+
+def _drawn_after_redux(folder: Path, request: Fields, images: Mapping[str, bytes]) -> np.ndarray:
+    """Draw a request by diffusers' two pipelines, each scale being both of the first one's."""
+    from diffusers import FluxPipeline, FluxPriorReduxPipeline
+
+    flux = FluxPipeline.from_pretrained(folder)
+    names = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
+    parts = {name: flux.components[name] for name in names}
+    prior = FluxPriorReduxPipeline.from_pretrained(folder / "redux", **parts)
+    scales = [entry["scale"] for entry in request["image_prompts"]]
+    made = prior(
+        [Image.open(io.BytesIO(file)) for file in images.values()],
+        prompt=[request["prompt"]] * len(images),
+        prompt_embeds_scale=scales,
+        pooled_prompt_embeds_scale=scales,
+    )
+    given = {name: of for name, of in request.items() if name not in ("prompt", "image_prompts")}
+    return drawn_by_diffusers(folder, {**given, **made})
+
+
+IMAGE_PROMPTS: Fields = {"image_prompts": [{"scale": 0.6}, {"name": "redux", "scale": 0.7}]}
+
 VARIANTS: Mapping[str, Family] = {
+    "flux-redux": Family(
+        make=_with_redux(_flux),
+        least=_with_redux(_least_flux),
+        request={**FEW, "width": 48, "height": 80, "guidance_scale": 4.0, **IMAGE_PROMPTS},
+        least_request={**LEAST, "max_sequence_length": 16, **IMAGE_PROMPTS},
+        reference=partial(
+            _drawn_after_redux, images={str(index): _image(5 + index) for index in range(2)}
+        ),
+        guided={},
+        unguided={},
+        published=("flux-redux",),
+        images={f"image_prompts.{index}.image": _image(5 + index) for index in range(2)},
+        beside_images=IMAGE_PROMPTS,
+        image_prompts={"redux": "redux"},
+    ),
     "flux-fill": _tool(
         "FluxFillPipeline",
         ("flux-fill",),

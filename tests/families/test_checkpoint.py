@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from models import registry
 from models.checkpoint.folder import WeightsError
-from tests.families.suite import EVERY
+from tests.families.suite import EVERY, loaded
 
 Arrays = dict[str, Any]
 FAULTS: dict[str, Callable[[Arrays, str], str]] = {
@@ -34,10 +33,10 @@ def test_a_bad_array_of_a_denoiser_is_named(
         named = FAULTS[fault](arrays, max(arrays))
         save_file(arrays, file)
         with pytest.raises(WeightsError, match=named.replace(".", r"\.")):
-            registry.load(family, str(spoiled), "float32", {})
+            loaded(family, spoiled, "float32")
 
 
 def test_the_spec_survives_its_way_through_the_queue(family: str, folder: Path) -> None:
-    spec = registry.load(family, str(folder), "float32", {}).spec
+    spec = loaded(family, folder, "float32").spec
     assert type(spec).model_validate_json(spec.model_dump_json()) == spec
     assert spec.family == family.partition("-")[0] and spec.fields >= spec.defaults.keys()

@@ -16,7 +16,7 @@ from models import registry
 from models.interface.pipeline import Fields, Pipeline
 from models.parallel.axis_rules import Layout
 from models.spec.quality_presets import Quality, StepCache
-from tests.families.suite import EVERY, SUITE
+from tests.families.suite import EVERY, SUITE, loaded
 from tests.workers.resume import disturbed_at
 from workers.engine.batching import Batch
 from workers.engine.engine import Engine
@@ -38,7 +38,7 @@ def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=DTYPES)
 def pipeline(request: pytest.FixtureRequest, family: str, folder: Path) -> Pipeline:
     qualities = CACHED if EVERY[family].step_caches else {}
-    return registry.load(family, str(folder), request.param, {}, qualities=qualities)
+    return loaded(family, folder, request.param, qualities=qualities)
 
 
 def mixed(family: str) -> list[Fields]:

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import registry
 from models.interface.pipeline import Pipeline
-from tests.families.suite import EVERY
+from tests.families.suite import EVERY, loaded
 from tests.parallel.layouts import denoise, layout
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -36,7 +35,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def pipeline(family: str, folder: Path) -> Pipeline:
-    return registry.load(family, str(folder), "float32", {})
+    return loaded(family, folder, "float32")
 
 
 @pytest.fixture(scope="module")

@@ -36,9 +36,12 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 """Of a scheduler, options that change its arithmetic."""
 
 
-def abstract(source: Path) -> Pipeline:
+def abstract(source: Path, entry: Family) -> Pipeline:
     """A pipeline of that checkpoint without weights, which has prepared nothing."""
-    model = ModelSettings(source=str(source), dtype="float32", eight_bit="beside")
+    beside = {name: str(source / place) for name, place in entry.image_prompts.items()}
+    model = ModelSettings(
+        source=str(source), dtype="float32", eight_bit="beside", image_prompts=beside
+    )
     return read(
         PoolSettings(model="m"),
         model,
@@ -61,9 +64,9 @@ def requests(pipeline: Pipeline, entry: Family) -> Iterator[dict[str, Any]]:
     ]
     presets = [{"quality": name} for name in spec.quality_names]
     for guidance, more in [(entry.unguided, {}), *product([entry.guided], wishes + presets)]:
-        yield {**spec.defaults, **FEW, **guidance, **more}
+        yield {**spec.defaults, **FEW, **entry.beside_images, **guidance, **more}
     weighted = {"prompt_syntax": "weighted", "prompt": "a (red:1.2) circle BREAK [star]"}
-    yield {**spec.defaults, **FEW, **entry.unguided, **weighted}
+    yield {**spec.defaults, **FEW, **entry.beside_images, **entry.unguided, **weighted}
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +89,7 @@ def sources(experts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 @pytest.mark.parametrize("name", [*EVERY, "experts"])
 def test_a_fresh_pipeline_traces_any_step_from_its_key(name: str, sources: dict[str, Path]) -> None:
     source, entry = sources[name], EVERY["wan" if name == "experts" else name]
-    first, fresh = abstract(source), Tracer(abstract(source), logical_layout())
+    first, fresh = abstract(source, entry), Tracer(abstract(source, entry), logical_layout())
     rows: dict[Hashable, Any] = {}
     programs: set[StepProgram] = set()
     for fields in requests(first, entry):

@@ -11,13 +11,14 @@ import pytest
 
 from models import published, registry
 from models.interface.pipeline import Pipeline
-from models.loading.sources import SHAPES
+from models.loading.sources import SHAPES, ImagePromptSource
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "models.md"
 NAMES = {
     "sdxl": "SDXL base 1.0",
     "flux-schnell": "FLUX.1 schnell",
     "flux-dev": "FLUX.1 dev",
+    "flux-redux": "FLUX.1 dev with Redux",
     "flux-fill": "FLUX.1 Fill dev",
     "flux-canny": "FLUX.1 Canny dev",
     "flux-depth": "FLUX.1 Depth dev",
@@ -43,7 +44,9 @@ def stated() -> dict[str, tuple[float, float]]:
 
 def shapes(name: str, folder: Path) -> Pipeline:
     published.write(name, folder)
-    return registry.load(name, str(folder), "bfloat16", {}, reader=SHAPES)
+    beside = published.image_prompts(name, folder).items()
+    sources = {one: ImagePromptSource(at) for one, at in beside}
+    return registry.load(name, str(folder), "bfloat16", {}, reader=SHAPES, image_prompts=sources)
 
 
 def test_the_readme_states_the_size_of_every_checkpoint() -> None:

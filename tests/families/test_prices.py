@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from models import registry
 from models.interface.denoising_pipeline import DenoisingPipeline
 from models.loading.sources import SHAPES
 from service.jobs.scheduling.cost_model import volume_of
-from tests.families.suite import EVERY
+from tests.families.suite import EVERY, loaded
 
 CLOSE = 0.02
 """Relative: an image is read at one of several sizes, which have about as many pixels."""
@@ -20,7 +19,7 @@ CLOSE = 0.02
 def test_a_buckets_volume_is_in_proportion_to_tokens(name: str, tmp_path: Path) -> None:
     """At two sizes with the same images: what they add does not grow with what is drawn."""
     entry = EVERY[name]
-    pipeline = registry.load(name, str(entry.least(tmp_path)), "float32", {}, reader=SHAPES)
+    pipeline = loaded(name, entry.least(tmp_path), "float32", reader=SHAPES)
     assert isinstance(pipeline, DenoisingPipeline)
     pixels_of_a_token = []
     for times in (1, 4):

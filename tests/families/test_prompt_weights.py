@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import registry
 from models.interface.pipeline import Pipeline, Prepared, PyTree
-from tests.families.suite import EVERY
+from tests.families.suite import EVERY, loaded
 from tests.families.test_drawing import LATENTS, LAYOUTS
 from tests.parallel.layouts import denoise, layout
 
@@ -33,7 +32,7 @@ def family(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def pipeline(family: str, folder: Path) -> Pipeline:
-    return registry.load(family, str(folder), "float32", {})
+    return loaded(family, folder, "float32")
 
 
 def prepared(pipeline: Pipeline, changes: Mapping[str, Any]) -> Prepared:

@@ -11,7 +11,7 @@ from typing import Any
 from models import published, registry
 from models.checkpoint.hub import CONFIGS, resolve
 from models.interface.pipeline import Pipeline
-from models.loading.sources import SHAPES
+from models.loading.sources import SHAPES, ImagePromptSource
 from models.spec.model_spec import ModelSpec
 from models.weights.loader import Sharding
 from workers.jaxpr.logical_mesh import logical_layout
@@ -40,6 +40,8 @@ def abstract(
     Raises: models.checkpoint.folder.CheckpointError: no such model, or one that is not served.
     """
     with _folder(source) as place:
+        beside = published.image_prompts(source, Path(place)).items()
+        how = {"image_prompts": {name: ImagePromptSource(at) for name, at in beside}, **how}
         return registry.load(
             source, place, dtype, defaults, base=base, sharding=sharding, reader=SHAPES, **how
         )

@@ -1,0 +1,121 @@
+"""Files of a Redux: a folder in diffusers' layout, or its layers' file and an image encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.checkpoint.folder import CheckpointError, read_config
+from models.checkpoint.hub import PATTERNS, resolve
+from models.checkpoint.key_mapping import Renames
+from models.checkpoint.safetensors import ComponentFiles
+from models.flux.redux import RENAMES, ReduxConfig
+from models.loading.sources import ImagePromptSource
+from models.vision import siglip
+from models.vision.preprocess import SIGLIP, ClipPreprocessor
+
+ENCODER_FILES = ("*.json", "*.safetensors")
+"""Files of an image encoder's own repository."""
+
+
+@dataclass(frozen=True)
+class ReduxCheckpoint:
+    """Configs of a Redux, and where its arrays lie."""
+
+    name: str
+    """Name that requests give it."""
+    config: ReduxConfig
+    siglip: siglip.SiglipVisionConfig
+    preprocessor: ClipPreprocessor
+    places: Mapping[str, tuple[Path | ComponentFiles, Renames]]
+    """Places of the arrays, and their names there, by network."""
+    files: tuple[Path, ...]
+    """Folders and files that it consists of."""
+
+    @classmethod
+    def read(cls, sources: Mapping[str, ImagePromptSource], joint: int) -> ReduxCheckpoint | None:
+        """Read the configs; None: no image prompts are wanted.
+
+        Args:
+            joint: width of T5's embeddings.
+
+        Raises:
+            CheckpointError: it is not there, not whole, or there are several.
+            ValueError: its parts do not fit each other or the model's.
+        """
+        if not sources:
+            return None
+        if len(sources) > 1:
+            raise CheckpointError(
+                f"image_prompts: a Flux has one, not {', '.join(sorted(sources))}"
+            )
+        ((name, source),) = sources.items()
+        found = _of_file(name, source, joint) if _is_file(source) else _of_folder(name, source)
+        _check_fit(found, joint)
+        return found
+
+
+def _is_file(source: ImagePromptSource) -> bool:
+    return source.file is not None or Path(source.source).expanduser().is_file()
+
+
+def _of_folder(name: str, source: ImagePromptSource) -> ReduxCheckpoint:
+    """Read diffusers' layout; the image encoder may be another."""
+    folder = resolve(source.source)
+    encoder, preprocessor = folder / "image_encoder", folder / "feature_extractor"
+    if source.encoder is not None:
+        encoder = preprocessor = resolve(source.encoder, patterns=ENCODER_FILES)
+    config = ReduxConfig.from_dict(read_config(folder, "image_embedder"))
+    return _checkpoint(name, config, folder / "image_embedder", (encoder, preprocessor))
+
+
+def _of_file(name: str, source: ImagePromptSource, joint: int) -> ReduxCheckpoint:
+    """Read the authors' file, whose sizes are those of the networks around it."""
+    if source.encoder is None:
+        raise CheckpointError(
+            f"image_prompts.{name}: a file has no image encoder; name one by encoder, such as "
+            "google/siglip-so400m-patch14-384"
+        )
+    file = Path(source.source).expanduser()
+    if source.file is not None:
+        file = resolve(source.source, patterns=(*PATTERNS, source.file)) / source.file
+    encoder = resolve(source.encoder, patterns=ENCODER_FILES)
+    width = siglip.SiglipVisionConfig.from_dict(read_config(encoder.parent, encoder.name))
+    config = ReduxConfig(width.hidden_size, joint)
+    files = ComponentFiles(f"image_embedder in {file.name}", (file,))
+    return _checkpoint(name, config, files, (encoder, encoder))
+
+
+def _checkpoint(
+    name: str,
+    config: ReduxConfig,
+    embedder: Path | ComponentFiles,
+    encoder: tuple[Path, Path],
+) -> ReduxCheckpoint:
+    """Args: encoder: folders of the image encoder and of its preprocessor's config."""
+    folder, preprocessor = encoder
+    files = embedder.files if isinstance(embedder, ComponentFiles) else (embedder,)
+    return ReduxCheckpoint(
+        name,
+        config,
+        siglip.SiglipVisionConfig.from_dict(read_config(folder.parent, folder.name)),
+        ClipPreprocessor.read(preprocessor, SIGLIP),
+        {"image_encoder": (folder, siglip.RENAMES), "image_embedder": (embedder, RENAMES)},
+        tuple(dict.fromkeys((*files, folder, preprocessor))),
+    )
+
+
+def _check_fit(found: ReduxCheckpoint, joint: int) -> None:
+    sees, side = found.siglip.image_size, found.preprocessor.size
+    pairs = (
+        ("redux_dim", found.config.redux_dim, "SigLIP's hidden_size", found.siglip.hidden_size),
+        ("txt_in_features", found.config.txt_in_features, "joint_attention_dim", joint),
+        ("the preprocessor's size", side, "SigLIP's image_size", (sees, sees)),
+    )
+    for ours, a, theirs, b in pairs:
+        if a != b:
+            raise ValueError(
+                f"image_prompts.{found.name}: {ours} is {a}, but {theirs} is {b}: the parts do not "
+                "fit"
+            )

@@ -1,0 +1,165 @@
+"""Redux beside a Flux: what a request may hold, and files that fit or do not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from models import registry
+from models.checkpoint.folder import CheckpointError, WeightsError
+from models.flux.redux import OF_TEXT, PIXELS, SCALES
+from models.interface.pipeline import Pipeline, Prepared, RequestError
+from models.loading.sources import SHAPES, ImagePromptSource
+from service.errors.problems import Invalid
+from service.schemas.request import GenerateRequest
+from service.settings.limits import LimitSettings
+from service.validation.resolve import resolve
+from tests.models.single_files import are_equal
+from tests.parity.test_flux import BASE, png
+from tests.parity.tiny import make_flux
+from tests.parity.tiny_redux import make_redux
+
+FILES = {
+    f"image_prompts.{index}.image": png(Image.new("RGB", (30, 20), (40 * index, 9, 200)))
+    for index in range(2)
+}
+
+
+@pytest.fixture(scope="module")
+def flux(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    layers = {"num_layers": 1, "num_single_layers": 0}
+    return make_flux(tmp_path_factory.mktemp("flux") / "flux", transformer=layers)
+
+
+@pytest.fixture(scope="module")
+def redux(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_redux(tmp_path_factory.mktemp("redux") / "redux")
+
+
+def load(flux: Path, source: ImagePromptSource, **how: Any) -> Pipeline:
+    return registry.load("tiny", str(flux), "float32", {}, image_prompts={"redux": source}, **how)
+
+
+@pytest.fixture(scope="module")
+def pipeline(flux: Path, redux: Path) -> Pipeline:
+    return load(flux, ImagePromptSource(str(redux)))
+
+
+def prepared(pipeline: Pipeline, *scales: float, **more: Any) -> Prepared:
+    entries = [{"scale": scale} for scale in scales]
+    return pipeline.prepare({**BASE, "image_prompts": entries, **more}, FILES)
+
+
+def test_any_number_of_images_shares_a_batch(pipeline: Pipeline) -> None:
+    none, one, two = (prepared(pipeline, *scales) for scales in ((), (0.5,), (0.5, 0.4)))
+    assert one.bucket == two.bucket != none.bucket
+    assert (len(one.inputs[PIXELS]), len(two.inputs[PIXELS])) == (1, 2)
+    assert PIXELS not in none.inputs
+    specs = [pipeline.spec.bucket({**BASE, "image_prompts": [{}] * count}) for count in (0, 1, 2)]
+    assert specs[1] == specs[2] == f"{specs[0]},redux_tokens=16"
+
+
+@pytest.mark.parametrize(
+    ("prompts", "scale"), [({}, 0.9), ({"prompt": ""}, 0), ({"prompt": "", "prompt_2": "a"}, 0.9)]
+)
+def test_no_prompt_at_all_is_no_text(
+    pipeline: Pipeline, prompts: dict[str, str], scale: float
+) -> None:
+    inputs = prepared(pipeline, 0.5, 0.4, **prompts).inputs
+    np.testing.assert_allclose(inputs[OF_TEXT], scale)
+    np.testing.assert_allclose(inputs[SCALES], [0.5, 0.4])
+
+
+def test_a_negative_prompt_is_refused(pipeline: Pipeline) -> None:
+    negative = {"negative_prompt": "a star", "true_cfg_scale": 2.0}
+    with pytest.raises(RequestError, match="not served beside image_prompts"):
+        prepared(pipeline, 1.0, **negative)
+    image = "data:image/png;base64,AAAA"
+    given = {"prompt": "a cat", "image_prompts": [{"image": image}], **negative}
+    with pytest.raises(Invalid) as refused:
+        resolve(GenerateRequest.model_validate(given), pipeline.spec, LimitSettings())
+    assert {error.field for error in refused.value.errors} == negative.keys()
+
+
+def test_an_image_that_is_none_is_named(pipeline: Pipeline) -> None:
+    with pytest.raises(RequestError) as refused:
+        pipeline.prepare({**BASE, "image_prompts": [{}]}, {"image_prompts.0.image": b"no image"})
+    assert refused.value.field == "image_prompts.0.image"
+
+
+def test_without_redux_there_are_no_image_prompts(flux: Path) -> None:
+    spec = registry.load("tiny", str(flux), "float32", {}, reader=SHAPES).spec
+    assert "image_prompts" not in spec.fields
+    assert (spec.image_prompts, spec.limits.max_image_prompts) == ({}, 0)
+
+
+def test_other_weights_are_another_model(flux: Path, redux: Path, tmp_path: Path) -> None:
+    other = make_redux(tmp_path / "other", seed=70)
+    plain = registry.load("tiny", str(flux), "float32", {}, reader=SHAPES)
+    prints = {
+        load(flux, ImagePromptSource(str(place)), reader=SHAPES).spec.fingerprint
+        for place in (redux, other)
+    }
+    assert len(prints | {plain.spec.fingerprint}) == 3
+
+
+def test_the_authors_file_and_an_image_encoder(
+    flux: Path, redux: Path, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """As ComfyUI has them: a file of the two layers, and SigLIP by itself."""
+    (stored,) = (redux / "image_embedder").glob("*.safetensors")
+    file = tmp_path / "flux1-redux-dev.safetensors"
+    save_file(load_file(stored), file)
+    encoder = Path(shutil.copytree(redux / "image_encoder", tmp_path / "siglip"))
+    shutil.copy(redux / "feature_extractor/preprocessor_config.json", encoder)
+    for source in (
+        ImagePromptSource(str(file), encoder=str(encoder)),
+        ImagePromptSource(str(tmp_path), file=file.name, encoder=str(encoder)),
+    ):
+        found = load(flux, source)
+        assert are_equal(found.weights, pipeline.weights)
+        assert found.preprocessor == pipeline.preprocessor
+    with pytest.raises(CheckpointError, match="a file has no image encoder"):
+        load(flux, ImagePromptSource(str(file)))
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "said"),
+    [
+        ("image_embedder/config.json", {"redux_dim": 25}, "redux_dim is 25, but SigLIP's"),
+        ("image_embedder/config.json", {"txt_in_features": 41}, "txt_in_features is 41"),
+        ("image_embedder/config.json", {"depth": 2}, "depth"),
+        ("image_encoder/config.json", {"image_size": 24}, "size is \\(23, 23\\), but SigLIP's"),
+    ],
+)
+def test_parts_that_do_not_fit_are_named(
+    flux: Path, redux: Path, tmp_path: Path, file: str, change: dict[str, Any], said: str
+) -> None:
+    spoiled = Path(shutil.copytree(redux, tmp_path / "spoiled"))
+    config = json.loads((spoiled / file).read_text())
+    (spoiled / file).write_text(json.dumps(config | change))
+    with pytest.raises(CheckpointError, match=said):
+        load(flux, ImagePromptSource(str(spoiled)), reader=SHAPES)
+
+
+def test_a_missing_array_is_named(flux: Path, redux: Path, tmp_path: Path) -> None:
+    spoiled = Path(shutil.copytree(redux, tmp_path / "spoiled"))
+    (file,) = (spoiled / "image_embedder").glob("*.safetensors")
+    arrays = load_file(file)
+    arrays.pop("redux_down.bias")
+    save_file(arrays, file)
+    with pytest.raises(WeightsError, match=r"missing: redux_down\.bias"):
+        load(flux, ImagePromptSource(str(spoiled)))
+
+
+def test_a_model_has_one(flux: Path, redux: Path) -> None:
+    both = {name: ImagePromptSource(str(redux)) for name in ("a", "b")}
+    with pytest.raises(CheckpointError, match="a Flux has one, not a, b"):
+        registry.load("tiny", str(flux), "float32", {}, image_prompts=both)

@@ -1,0 +1,208 @@
+"""Flux with Redux against diffusers' FluxPriorReduxPipeline before its FluxPipeline.
+
+Bounds as in test_flux.py; diffusers' run in double precision, as in test_flux_tools.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from diffusers import FluxPipeline, FluxPriorReduxPipeline
+from PIL import Image
+
+from models import registry
+from models.interface.pipeline import PyTree
+from models.loading.sources import ImagePromptSource
+from tests import coarse
+from tests.parity.programs import Programs
+from tests.parity.test_flux import (
+    BASE,
+    PICTURE,
+    PSNR_DB,
+    RELATIVE,
+    Result,
+    assert_same,
+    png,
+    psnr_db,
+    relative,
+)
+from tests.parity.test_flux_tools import WIDE, noise
+from tests.parity.tiny import make_flux
+from tests.parity.tiny_redux import make_redux
+
+TOKENS = 512
+"""Text tokens of FluxPriorReduxPipeline, which takes no other number."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Checkpoint of Flux and of Redux."""
+
+    flux: Mapping[str, Any] = field(default_factory=dict)
+    siglip: Mapping[str, Any] = field(default_factory=dict)
+    joint: int = 40
+
+
+CASES = {
+    "dev": Case(flux={"transformer": {"num_layers": 1, "num_single_layers": 2}}),
+    "odd": Case(
+        flux={
+            "transformer": {
+                "num_layers": 2,
+                "num_single_layers": 0,
+                "guidance_embeds": False,
+                "attention_head_dim": 16,
+                "num_attention_heads": 5,
+                "axes_dims_rope": (4, 4, 8),
+            },
+            "scheduler": {"use_dynamic_shifting": False, "shift": 2.0},
+            "t5": {"d_model": 28, "feed_forward_proj": "relu", "num_heads": 3, "d_kv": 11},
+        },
+        siglip={
+            "hidden_size": 30,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 5,
+            "image_size": 24,
+            "patch_size": 8,
+            "layer_norm_eps": 1e-2,
+            "vision_use_head": False,
+        },
+        joint=28,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """Images with their scales, and fields beside them."""
+
+    images: tuple[tuple[Image.Image, float], ...]
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+REQUESTS = {
+    "one image": Request(((PICTURE, 1.0),), {"guidance_scale": 2.5}),
+    "two images, scaled": Request(
+        ((PICTURE, 0.9), (WIDE, 0.8)),
+        {"guidance_scale": 4.0, "width": 64, "height": 32, "prompt_2": "the yellow triangle"},
+    ),
+    "no text": Request(((WIDE, 0.8),), {"prompt": "", "guidance_scale": 3.5}),
+}
+
+
+class Pair:
+    """Both checkpoints, loaded by diffusers and by us."""
+
+    def __init__(self, folder: Path, case: Case) -> None:
+        flux = make_flux(folder / "flux", **{name: dict(of) for name, of in case.flux.items()})
+        redux = make_redux(folder / "redux", siglip=dict(case.siglip), joint=case.joint)
+        self.flux = FluxPipeline.from_pretrained(flux).to(torch.float64)
+        parts = {
+            name: self.flux.components[name]
+            for name in ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
+        }
+        self.redux = FluxPriorReduxPipeline.from_pretrained(redux, **parts).to(torch.float64)
+        with coarse.compiled():
+            loaded = registry.load(
+                *("tiny", str(flux), "float32", {}),
+                image_prompts={"redux": ImagePromptSource(str(redux))},
+            )
+        self.ours = Programs(loaded, coarse.OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
+    root = tmp_path_factory.mktemp("redux")
+    return {name: Pair(root / str(i), case) for i, (name, case) in enumerate(CASES.items())}
+
+
+def embeds(pair: Pair, request: Request) -> dict[str, torch.Tensor]:
+    """diffusers' embeddings; without text as without text encoders, at this checkpoint's widths."""
+    images, scales = (list(part) for part in zip(*request.images, strict=True))
+    fields = {**BASE, **request.fields}
+    text = {"prompt": [fields["prompt"]] * len(images)}
+    if "prompt_2" in fields:
+        text["prompt_2"] = [fields["prompt_2"]] * len(images)
+    made = pair.redux(images, **text, prompt_embeds_scale=scales, pooled_prompt_embeds_scale=scales)
+    prompt, pooled = made.prompt_embeds, made.pooled_prompt_embeds
+    if not fields["prompt"]:
+        prompt[:, :TOKENS], pooled[:] = 0, 0
+    return {"prompt_embeds": prompt, "pooled_prompt_embeds": pooled}
+
+
+def theirs(pair: Pair, request: Request) -> Result:
+    pair.flux.set_progress_bar_config(disable=True)
+    latents: list[np.ndarray] = []
+
+    def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+        latents.append(tensors["latents"][0].numpy().copy())
+        return {}
+
+    fields = {**BASE, **request.fields, **embeds(pair, request)}
+    generator = torch.Generator("cpu").manual_seed(fields.pop("seed"))
+    for name in ("prompt", "prompt_2", "max_sequence_length"):
+        fields.pop(name, None)
+    with patch("torch.randn", noise):
+        made = pair.flux(**fields, generator=generator, callback_on_step_end=keep)
+    return Result(latents, np.asarray(made.images[0]))
+
+
+def ours(
+    pair: Pair, request: Request, spoil: Callable[[PyTree], PyTree] = lambda row: row
+) -> Result:
+    entries = [{"name": "redux", "scale": scale} for _, scale in request.images]
+    files = {f"image_prompts.{i}.image": png(image) for i, (image, _) in enumerate(request.images)}
+    asked = {**BASE, **request.fields, "max_sequence_length": TOKENS, "image_prompts": entries}
+    return Result(*pair.ours.drawn(pair.ours.pipeline.prepare(asked, files), spoil=spoil))
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
+@pytest.mark.parametrize("case", CASES)
+def test_images_as_prompts_draw_what_diffusers_draws(
+    pairs: Mapping[str, Pair], case: str, request_name: str, record_property: Any
+) -> None:
+    pair, request = pairs[case], REQUESTS[request_name]
+    assert_same(ours(pair, request), theirs(pair, request), record_property)
+
+
+SCALE = sum(scale for _, scale in REQUESTS["two images, scaled"].images)
+
+
+def without_images(row: PyTree) -> PyTree:
+    return {**row, "prompt_embeds": row["prompt_embeds"].at[:, TOKENS:].set(0)}
+
+
+def unscaled_images(row: PyTree) -> PyTree:
+    """The text alone is scaled."""
+    text, images = jnp.split(row["prompt_embeds"], [TOKENS], axis=1)
+    return {**row, "prompt_embeds": jnp.concatenate([text, images / SCALE], axis=1)}
+
+
+def unscaled_text(row: PyTree) -> PyTree:
+    """The images alone are scaled."""
+    text, images = jnp.split(row["prompt_embeds"], [TOKENS], axis=1)
+    return {**row, "prompt_embeds": jnp.concatenate([text / SCALE, images], axis=1)}
+
+
+def unscaled_pooled(row: PyTree) -> PyTree:
+    return {**row, "pooled_embeds": row["pooled_embeds"] / SCALE}
+
+
+@pytest.mark.parametrize("spoil", [without_images, unscaled_images, unscaled_text, unscaled_pooled])
+def test_a_wrong_reading_of_the_images_shows(
+    pairs: Mapping[str, Pair], spoil: Callable[[PyTree], PyTree]
+) -> None:
+    pair, request = pairs["dev"], REQUESTS["two images, scaled"]
+    spoiled, expected = ours(pair, request, spoil), theirs(pair, request)
+    found = max(map(relative, spoiled.latents, expected.latents))
+    print(f"{found:.1e}, {psnr_db(spoiled.picture, expected.picture):.1f} dB")
+    assert found > 10 * RELATIVE
+    assert psnr_db(spoiled.picture, expected.picture) < PSNR_DB - 10
