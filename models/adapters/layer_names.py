@@ -40,6 +40,9 @@ class Spelling:
     """Parts of diffusers' names, and what older files say instead."""
     expert: Expert | None = None
     """Expert of Wan 2.2 that the network is; None: there are none."""
+    narrow: Callable[[Any], Mapping[str, int]] = lambda network: {}
+    """Return the inputs that layers have in checkpoints of this network that see least, by
+    diffusers' names."""
     unread: tuple[str, ...] = ()
     """Expressions of layers whose differences (`diff`, `diff_b`) diffusers leaves out."""
     unread_alone: tuple[str, ...] = ()
@@ -64,9 +67,18 @@ def names(spelling: Spelling, network: nnx.Module) -> NetworkNames:
         spelling.underscored,
         frozenset(swapped),
         spelling.expert,
+        dict(_narrow(spelling, network, both)),
         spelling.unread,
         spelling.unread_alone,
     )
+
+
+def _narrow(
+    spelling: Spelling, network: nnx.Module, known: Mapping[str, Layers]
+) -> Iterator[tuple[str, int]]:
+    """Yield the fewest inputs of layers, by each of their names."""
+    for own, inputs in spelling.narrow(network).items():
+        yield from ((name, inputs) for name, layers in known.items() if layers == known[own])
 
 
 def _plain(spelling: Spelling, network: nnx.Module) -> Iterator[tuple[str, Layers]]:

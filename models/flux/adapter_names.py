@@ -28,6 +28,7 @@ TRANSFORMER = Spelling(
     underscored=("lora_unet_", "lora_transformer_"),
     fused=lambda network: {**LAYERS, **_XLABS_NAMES},
     swapped=SWAPPED,
+    narrow=lambda network: {"x_embedder": 4 * network.config.latent_channels},
     unread=("norm",),
 )
 

@@ -24,7 +24,7 @@ from models.adapters.files.adapter import (
 from models.adapters.files.alphas import Alphas
 from models.adapters.files.base_models import looks_made_for
 from models.adapters.files.key_endings import LayerEntries, by_layer, check_kind, listed
-from models.adapters.files.low_rank import OTHER_BASE, changes_of, check_sizes
+from models.adapters.files.low_rank import OTHER_BASE, changes_of, check_sizes, check_width
 from models.adapters.files.names import Names
 from models.adapters.files.tensor_file import TensorEntry, TensorFile, opened
 from models.spec.lora import Expert
@@ -67,6 +67,8 @@ def _sorted(file: TensorFile, names: Names) -> tuple[list[LayerEntries], tuple[s
     """
     check_kind(file.entries)
     layers, strangers = by_layer(file.entries, names)
+    for layer in layers:
+        check_width(layer)
     ignored = [entry.key for entry in strangers if _has_no_effect(entry, file, names)]
     unknown = {entry.key for entry in strangers} - set(ignored)
     if unknown:

@@ -27,6 +27,22 @@ class _Sizes:
     rank: int
 
 
+def check_width(layer: LayerEntries) -> None:
+    """Check that a file does not widen a model's input.
+
+    Such a file makes another checkpoint of it, by further keys that no adapter has.
+
+    Raises: AdapterError: it does.
+    """
+    down, inputs = layer.entries.get("down"), _expected(layer).in_features
+    if layer.goal.narrow is None or down is None or len(down.shape) < 2 or down.shape[1] <= inputs:
+        return
+    raise AdapterError(
+        f"{shown(layer.name)} reads {down.shape[1]} channels there and {inputs} in this model: the "
+        "file widens the model's input, which no adapter may; serve the checkpoint that it makes"
+    )
+
+
 def check_sizes(layer: LayerEntries) -> None:
     """Check a layer by the file's header alone: before any of its arrays is read.
 
@@ -34,13 +50,23 @@ def check_sizes(layer: LayerEntries) -> None:
     """
     _check_parts(layer)
     sizes, expected, name = _sizes(layer), _expected(layer), shown(layer.name)
-    if sizes.shape != expected:
+    if sizes.shape != expected and not _is_narrow(layer, sizes.shape):
         raise AdapterError(
             f"{name} is a layer {_described(sizes.shape)} there and {_described(expected)} in this "
             f"model: {OTHER_BASE}"
         )
     _check_bias(layer, expected)
     _check_rank(name, sizes.rank, len(layer.goal.layers))
+
+
+def _is_narrow(layer: LayerEntries, shape: KernelShape) -> bool:
+    """Return whether low-rank matrices are for a layer's first inputs, as narrower models have."""
+    narrow = layer.goal.narrow
+    return (
+        narrow is not None
+        and "down" in layer.entries
+        and shape == _expected(layer)._replace(in_features=narrow)
+    )
 
 
 def _check_parts(layer: LayerEntries) -> None:
@@ -159,7 +185,18 @@ def _matrices(layer: LayerEntries, file: TensorFile) -> tuple[Stored, Stored]:
         shape = (0, inputs, *expected.window)
         return Stored(np.zeros(shape, np.float32)), Stored(np.zeros((out, 0), np.float32))
     up = file.stored(parts["up"])
-    return file.stored(parts["down"]), Stored(up.array.reshape(up.shape[:2]))
+    return _widened(file.stored(parts["down"]), inputs), Stored(up.array.reshape(up.shape[:2]))
+
+
+def _widened(down: Stored, inputs: int) -> Stored:
+    """Return down with zeros for the inputs that it does not read.
+
+    Source: diffusers loaders/lora_pipeline.py, `_maybe_expand_lora_state_dict`.
+    """
+    more = inputs - down.shape[1]
+    if not more:
+        return down
+    return Stored(np.pad(down.array, [(0, 0), (0, more), *[(0, 0)] * (len(down.shape) - 2)]))
 
 
 def _used(up: Stored) -> slice | np.ndarray:

@@ -10,7 +10,7 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +30,9 @@ class Named:
     layers: Layers
     is_swapped: bool = False
     """Whether the authors' layer has its outputs' halves the other way round."""
+    narrow: int | None = None
+    """Inputs of the layer in checkpoints that see least, the first of its own: files made for them
+    change these alone. None: all have as many."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class NetworkNames:
     """Names whose layers have their outputs' halves the other way round."""
     expert: Expert | None = None
     """Expert of Wan 2.2 that the network is; None: there are none."""
+    narrow: Mapping[str, int] = field(default_factory=dict)
+    """Inputs of layers in checkpoints of this network that see least, by name."""
     unread: tuple[str, ...] = ()
     """Expressions of layers whose differences (`diff`, `diff_b`) diffusers leaves out."""
     unread_alone: tuple[str, ...] = ()
@@ -66,7 +71,7 @@ class NetworkNames:
         return None
 
     def _named(self, own: str) -> Named:
-        return Named(self.network, self.names[own], own in self.swapped)
+        return Named(self.network, self.names[own], own in self.swapped, self.narrow.get(own))
 
     @cached_property
     def _with_dots(self) -> Mapping[str, str]:
@@ -112,7 +117,7 @@ def packed(names: Names) -> str:
         networks.append(
             [
                 *(one.network, tables.index(table), one.dotted, one.underscored),
-                *(sorted(one.swapped), one.expert, one.unread, one.unread_alone),
+                *(sorted(one.swapped), one.expert, one.narrow, one.unread, one.unread_alone),
             ]
         )
     text = json.dumps([networks, tables], separators=(",", ":"))
@@ -127,7 +132,7 @@ def unpacked(text: str) -> Names:
 
 
 def _network(own: list[Any], names: Mapping[str, Layers]) -> NetworkNames:
-    network, _, dotted, underscored, swapped, expert, unread, unread_alone = own
+    network, _, dotted, underscored, swapped, expert, narrow, unread, unread_alone = own
     return NetworkNames(
         network,
         names,
@@ -135,6 +140,7 @@ def _network(own: list[Any], names: Mapping[str, Layers]) -> NetworkNames:
         tuple(underscored),
         frozenset(swapped),
         expert,
+        narrow,
         tuple(unread),
         tuple(unread_alone),
     )
