@@ -1,4 +1,4 @@
-"""Names in a diffusers checkpoint of the UNet → paths in `UNet`."""
+"""Names in a diffusers checkpoint of the UNet → paths in `UNet`; of a ControlNet, too."""
 
 from __future__ import annotations
 
@@ -46,3 +46,31 @@ RENAMES: Renames = (
     (r"(.+)\.weight", r"\1.kernel"),
     (r"(.+)\.bias", r"\1.bias"),
 )
+
+_KINDS = r"transformer_layes\.(\d+)\."  # as diffusers spells it
+
+CONTROL_RENAMES: Renames = (
+    (rf"{_KINDS}ln_(1|2)\.weight", r"kinds.layers.norm\2.scale[\1]"),
+    (rf"{_KINDS}ln_(1|2)\.bias", r"kinds.layers.norm\2.bias[\1]"),
+    (rf"{_KINDS}attn\.in_proj_weight", r"kinds.layers.{q,k,v}.kernel[\1]"),
+    (rf"{_KINDS}attn\.in_proj_bias", r"kinds.layers.{q,k,v}.bias[\1]"),
+    (rf"{_KINDS}attn\.out_proj\.weight", r"kinds.layers.out.kernel[\1]"),
+    (rf"{_KINDS}attn\.out_proj\.bias", r"kinds.layers.out.bias[\1]"),
+    (rf"{_KINDS}mlp\.c_fc\.weight", r"kinds.layers.up.kernel[\1]"),
+    (rf"{_KINDS}mlp\.c_fc\.bias", r"kinds.layers.up.bias[\1]"),
+    (rf"{_KINDS}mlp\.c_proj\.weight", r"kinds.layers.down.kernel[\1]"),
+    (rf"{_KINDS}mlp\.c_proj\.bias", r"kinds.layers.down.bias[\1]"),
+    ("task_embedding", "kinds.table.embedding"),
+    (r"spatial_ch_projs\.weight", "kinds.spread.kernel"),
+    (r"spatial_ch_projs\.bias", "kinds.spread.bias"),
+    (r"control_add_embedding\.(.+)\.weight", r"kinds.embedding.\1.kernel"),
+    (r"control_add_embedding\.(.+)\.bias", r"kinds.embedding.\1.bias"),
+    (r"controlnet_cond_embedding\.(.+)\.weight", r"picture.\1.kernel"),
+    (r"controlnet_cond_embedding\.(.+)\.bias", r"picture.\1.bias"),
+    (r"controlnet_down_blocks\.(\d+)\.weight", r"out.\1.kernel"),
+    (r"controlnet_down_blocks\.(\d+)\.bias", r"out.\1.bias"),
+    (r"controlnet_mid_block\.weight", "mid_out.kernel"),
+    (r"controlnet_mid_block\.bias", "mid_out.bias"),
+    *RENAMES,
+)
+"""The same of a ControlNet, and of a union: paths in `ControlNet`."""

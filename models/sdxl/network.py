@@ -34,22 +34,17 @@ from models.sdxl.blocks import (
 from models.sdxl.config import ACTIVATIONS, UNetConfig
 from models.sdxl.embeddings import Embedding, sinusoid
 
+Residuals = tuple[Features, ...]
+"""Sums that ControlNets add to each state of the way down, in its order, and to the middle's."""
 
-class UNet(nnx.Module):
-    """Latents and conditions to the prediction that the scheduler expects."""
 
-    def __init__(
-        self,
-        config: UNetConfig,
-        *,
-        rngs: nnx.Rngs,
-        param_dtype: DTypeLike = jnp.float32,
-        attention: Attentions = BY_LAYOUT,
-    ) -> None:
-        make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
+class WayDown(nnx.Module):
+    """First convolution, time, and the levels down to the middle: a UNet's, and a ControlNet's."""
+
+    def __init__(self, config: UNetConfig, attention: Attentions, **make: Any) -> None:
         self.config = config
         first = config.block_out_channels[0]
-        self.conv_in = _conv(config.in_channels, first, config.conv_in_kernel, **make)
+        self.conv_in = padded_conv(config.in_channels, first, config.conv_in_kernel, **make)
         self.time_embedding = Embedding(
             first,
             config.time_features,
@@ -58,38 +53,8 @@ class UNet(nnx.Module):
             **make,
         )
         self.add_embedding = _add_embedding(config, **make)
-        self.encoder_hid_proj = _encoder_hid_proj(config, **make)
         self.down_blocks = _down_blocks(config, attention, **make)
         self.mid_block = UNetMidBlock(config, attention, **make) if config.mid_block_type else None
-        self.up_blocks = _up_blocks(config, attention, **make)
-        self.conv_norm_out = GroupNorm(first, config.norm_num_groups, config.norm_eps, **make)
-        self.conv_out = _conv(first, config.out_channels, config.conv_out_kernel, **make)
-
-    def __call__(
-        self,
-        latents: Float[Array, "batch height width channels"],
-        timestep: Float[Array, " batch"],
-        prompt_embeds: Float[Array, "batch text_tokens text_features"],
-        pooled_embeds: Float[Array, "batch pooled"] | None = None,
-        time_ids: Float[Array, "batch numbers"] | None = None,
-        timestep_cond: Float[Array, "batch guidance_features"] | None = None,
-    ) -> Float[Array, "batch height width out"]:
-        """The prediction, in the dtype of the weights.
-
-        Args:
-            timestep: 0 to 1000, float32.
-            pooled_embeds, time_ids: pooled text; original size, crop and target size (px), as
-                float32. Read by networks with a text-time embedding, which must be given both.
-            timestep_cond: the embedded guidance scale, for networks with `time_cond_proj_dim`.
-        """
-        dtype = self.conv_in.kernel.dtype
-        time = self.condition(timestep, pooled_embeds, time_ids, timestep_cond)
-        text = prompt_embeds.astype(dtype)
-        if self.encoder_hid_proj is not None:
-            text = self.encoder_hid_proj(text)
-        x = latents.astype(dtype)
-        with replace(trace_options(), strips=self._strips(*x.shape[:3])).active():
-            return join_strips(self.through_levels(split_strips(x), time, text))
 
     def _strips(self, batch: int, height: int, width: int) -> int:
         """Return the strips of each image, where its sizes halve without a rest."""
@@ -98,19 +63,17 @@ class UNet(nnx.Module):
             return 1
         return for_batch(trace_options().layout, batch, width // halved)
 
-    def through_levels(self, x: Features, time: Vector, text: Text) -> Features:
-        """The prediction from latents; both may be in strips."""
-        x = split_rows(convolved(self.conv_in, 2 * x - 1 if self.config.center_input_sample else x))
+    def states(self, x: Features, time: Vector, text: Text) -> tuple[list[Features], Features]:
+        """Return the states that skip the middle, and what the middle makes of the last one.
+
+        Args:
+            x: behind the first convolution.
+        """
         states = [x]
         for block in self.down_blocks:
             states += block(states[-1], time, text)
-        x = states[-1] if self.mid_block is None else self.mid_block(states[-1], time, text)
-        for block in self.up_blocks:
-            skips = [states.pop() for _ in block.resnets]
-            size = states[-1].shape[1:3] if states else x.shape[1:3]
-            x = block(x, skips, time, text, size)
-        x = ACTIVATIONS[self.config.act_fn](self.conv_norm_out(x))
-        return convolved(self.conv_out, x)
+        last = states[-1]
+        return states, last if self.mid_block is None else self.mid_block(last, time, text)
 
     def condition(
         self,
@@ -149,7 +112,74 @@ class UNet(nnx.Module):
         return sinusoid(values, features, flip_sin_to_cos=flip, freq_shift=shift)
 
 
-def _conv(in_width: int, width: int, kernel: int, **make: Any) -> Conv:
+class UNet(WayDown):
+    """Latents and conditions to the prediction that the scheduler expects."""
+
+    def __init__(
+        self,
+        config: UNetConfig,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+        attention: Attentions = BY_LAYOUT,
+    ) -> None:
+        make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
+        super().__init__(config, attention, **make)
+        first = config.block_out_channels[0]
+        self.encoder_hid_proj = _encoder_hid_proj(config, **make)
+        self.up_blocks = _up_blocks(config, attention, **make)
+        self.conv_norm_out = GroupNorm(first, config.norm_num_groups, config.norm_eps, **make)
+        self.conv_out = padded_conv(first, config.out_channels, config.conv_out_kernel, **make)
+
+    def __call__(
+        self,
+        latents: Float[Array, "batch height width channels"],
+        timestep: Float[Array, " batch"],
+        prompt_embeds: Float[Array, "batch text_tokens text_features"],
+        pooled_embeds: Float[Array, "batch pooled"] | None = None,
+        time_ids: Float[Array, "batch numbers"] | None = None,
+        timestep_cond: Float[Array, "batch guidance_features"] | None = None,
+        control: Residuals | None = None,
+    ) -> Float[Array, "batch height width out"]:
+        """The prediction, in the dtype of the weights.
+
+        Args:
+            timestep: 0 to 1000, float32.
+            pooled_embeds, time_ids: pooled text; original size, crop and target size (px), as
+                float32. Read by networks with a text-time embedding, which must be given both.
+            timestep_cond: the embedded guidance scale, for networks with `time_cond_proj_dim`.
+            control: what ControlNets add to the states of the way down and to the middle's.
+        """
+        dtype = self.conv_in.kernel.dtype
+        time = self.condition(timestep, pooled_embeds, time_ids, timestep_cond)
+        text = prompt_embeds.astype(dtype)
+        if self.encoder_hid_proj is not None:
+            text = self.encoder_hid_proj(text)
+        x = latents.astype(dtype)
+        with replace(trace_options(), strips=self._strips(*x.shape[:3])).active():
+            parts = None if control is None else tuple(map(split_strips, control))
+            return join_strips(self.through_levels(split_strips(x), time, text, parts))
+
+    def through_levels(
+        self, x: Features, time: Vector, text: Text, control: Residuals | None = None
+    ) -> Features:
+        """The prediction from latents; all images may be in strips."""
+        x = split_rows(convolved(self.conv_in, 2 * x - 1 if self.config.center_input_sample else x))
+        states, x = self.states(x, time, text)
+        if control is not None:
+            *added, middle = control
+            states = [state + more for state, more in zip(states, added, strict=True)]
+            x = x + middle
+        for block in self.up_blocks:
+            skips = [states.pop() for _ in block.resnets]
+            size = states[-1].shape[1:3] if states else x.shape[1:3]
+            x = block(x, skips, time, text, size)
+        x = ACTIVATIONS[self.config.act_fn](self.conv_norm_out(x))
+        return convolved(self.conv_out, x)
+
+
+def padded_conv(in_width: int, width: int, kernel: int, **make: Any) -> Conv:
+    """Build a convolution of an odd window that keeps an image's size."""
     padding = ((kernel // 2, kernel // 2),) * 2
     return conv(in_width, width, (kernel, kernel), padding=padding, **make)
 

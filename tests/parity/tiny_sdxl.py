@@ -147,3 +147,19 @@ def _exclaiming(max_length: int) -> CLIPTokenizer:
     tokenizer = clip_tokenizer(max_length)
     tokenizer.pad_token = "!"
     return tokenizer
+
+
+def control_config(**overrides: Any) -> Config:
+    """Config of a small ControlNet; sizes that it shares with a UNet are to be given."""
+    return {
+        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+        "block_out_channels": (12, 24),
+        "layers_per_block": 1,
+        "transformer_layers_per_block": (1, 2),
+        "attention_head_dim": (2, 3),
+        "use_linear_projection": True,
+        "norm_num_groups": 4,
+        "addition_embed_type": "text_time",
+        "conditioning_embedding_out_channels": (4, 6),
+        **overrides,
+    }

@@ -1,0 +1,188 @@
+"""ControlNet: the way down of a UNet, which an image steers; what it adds to the UNet's states.
+
+Source: Zhang et al. 2023 (ControlNet), section 3.2, in the parametrisation of diffusers'
+ControlNetModel; of a union, ControlNetUnionModel's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from models.nn.attention.attention import default_attention
+from models.nn.layers.conv_strips import join_strips, split_strips
+from models.nn.layers.convolution import convolved
+from models.nn.layers.parameterised import Conv, conv, embed, linear
+from models.nn.layers.scanned import scan, stack
+from models.parallel.trace_options import trace_options
+from models.sdxl.blocks import BY_LAYOUT, Attentions, Vector, split_rows
+from models.sdxl.config import UNetConfig
+from models.sdxl.control_config import ControlNetConfig, UnionConfig
+from models.sdxl.embeddings import Embedding, sinusoid
+from models.sdxl.network import Residuals, WayDown, padded_conv
+from models.text.clip import ClipConfig
+from models.text.clip_encoder import ClipBlock
+
+Hint = Float[Array, "batch _rows _columns first"]
+"""Control image as its ControlNet sees it: at the latents' size."""
+
+
+class ControlNet(WayDown):
+    """Latents, conditions and a hint to what a UNet's states are given."""
+
+    def __init__(
+        self,
+        config: ControlNetConfig,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+        attention: Attentions = BY_LAYOUT,
+    ) -> None:
+        make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
+        super().__init__(config.trunk, attention, **make)
+        self.picture = PictureEmbedding(config, **make)
+        self.kinds = None if config.union is None else KindEmbedding(config, **make)
+        self.out = nnx.List(padded_conv(w, w, 1, **make) for w in state_widths(config.trunk))
+        lowest = config.trunk.block_out_channels[-1]
+        self.mid_out = padded_conv(lowest, lowest, 1, **make)
+
+    def __call__(
+        self,
+        latents: Float[Array, "batch height width channels"],
+        timestep: Float[Array, " batch"],
+        prompt_embeds: Float[Array, "batch text_tokens text_features"],
+        pooled_embeds: Float[Array, "batch pooled"] | None,
+        time_ids: Float[Array, "batch numbers"] | None,
+        hint: Hint,
+        kind: Int[Array, " batch"] | None = None,
+    ) -> Residuals:
+        """Return what to add to the UNet's states, in the dtype of the weights.
+
+        Args:
+            hint: what `hint` makes of the control image.
+            kind: of each control, where this is a union.
+        """
+        dtype = self.conv_in.kernel.dtype
+        time = self.condition(timestep, pooled_embeds, time_ids, None)
+        x = split_rows(convolved(self.conv_in, latents.astype(dtype)))
+        if self.kinds is not None:
+            assert kind is not None  # whoever has a union names the kind
+            time = time + self.kinds.time(kind)
+        x, text = x + hint.astype(dtype), prompt_embeds.astype(dtype)
+        with replace(trace_options(), strips=self._strips(*x.shape[:3])).active():
+            states, middle = self.states(split_strips(x), time, text)
+            added = [convolved(out, state) for out, state in zip(self.out, states, strict=True)]
+            added.append(convolved(self.mid_out, middle))
+            return tuple(split_rows(join_strips(one)) for one in added)
+
+    def hint(
+        self,
+        image: Float[Array, "batch _height _width 3"],
+        kind: Int[Array, " batch"] | None = None,
+    ) -> Hint:
+        """Return what steps are given of control images, which none of them changes.
+
+        Args:
+            image: in [0, 1].
+            kind: of each control, where this is a union.
+        """
+        hint = self.picture(image)
+        if self.kinds is None:
+            return hint
+        assert kind is not None  # whoever has a union names the kind
+        return self.kinds.hint(hint, kind)
+
+
+class PictureEmbedding(nnx.Module):
+    """Convolutions that bring a control image to the latents' size."""
+
+    def __init__(self, config: ControlNetConfig, **make: Any) -> None:
+        widths = config.conditioning_embedding_out_channels
+        self.is_bgr = config.controlnet_conditioning_channel_order == "bgr"
+        self.conv_in = padded_conv(config.conditioning_channels, widths[0], 3, **make)
+        self.blocks = nnx.List(
+            layer
+            for before, after in itertools.pairwise(widths)
+            for layer in (padded_conv(before, before, 3, **make), _halving(before, after, **make))
+        )
+        self.conv_out = padded_conv(widths[-1], config.trunk.block_out_channels[0], 3, **make)
+
+    def __call__(self, image: Float[Array, "batch _height _width 3"]) -> Hint:
+        """Embed an image in [0, 1], in the dtype of the weights."""
+        x = image.astype(self.conv_in.kernel.dtype)
+        x = split_rows(x[..., ::-1] if self.is_bgr else x)
+        for layer in (self.conv_in, *self.blocks):
+            x = split_rows(jax.nn.silu(convolved(layer, x)))
+        return split_rows(convolved(self.conv_out, x))
+
+
+class KindEmbedding(nnx.Module):
+    """Kind of a union's control, as a part of the time and of the hint.
+
+    Source: diffusers' ControlNetUnionModel, for one control image at a time.
+    """
+
+    def __init__(self, config: ControlNetConfig, **make: Any) -> None:
+        union, trunk = config.union, config.trunk
+        assert union is not None and trunk.addition_time_embed_dim is not None  # config's checks
+        width, self.count = union.num_trans_channel, union.num_control_type
+        self.features = trunk.addition_time_embed_dim
+        self.waves = trunk.flip_sin_to_cos, trunk.freq_shift
+        self.table = embed(self.count, width, (None, None), **make)
+        self.layers = stack(
+            lambda rngs: ClipBlock(
+                _tower(union), default_attention, rngs=rngs, param_dtype=make["param_dtype"]
+            ),
+            union.num_trans_layer,
+            make["rngs"],
+        )
+        self.spread = linear(width, union.num_proj_channel, ("embed", None), **make)
+        self.embedding = Embedding(self.features * self.count, trunk.time_features, **make)
+
+    def time(self, kind: Int[Array, " batch"]) -> Vector:
+        """Return what each kind adds to the time."""
+        flip, shift = self.waves
+        one_hot = jax.nn.one_hot(kind, self.count, dtype=jnp.float32).reshape(-1)
+        waves = sinusoid(one_hot, self.features, flip_sin_to_cos=flip, freq_shift=shift)
+        return self.embedding(waves.reshape(len(kind), -1))
+
+    def hint(self, hint: Hint, kind: Int[Array, " batch"]) -> Hint:
+        """Return a hint that knows its kind.
+
+        diffusers' attention has the axes of batch and tokens the other way round than its names
+        say: it is over the batch, whose entries are one image's and alike. So the latents, which
+        are the other token, have no part in it, and each token sees itself alone.
+        """
+        means = hint.mean((1, 2)) + self.table.embedding[...][kind]
+        tokens, _ = scan(self.layers, means[:, None], lambda layer, tokens: layer(tokens))
+        return hint + self.spread(tokens[:, 0])[:, None, None]
+
+
+def state_widths(trunk: UNetConfig) -> tuple[int, ...]:
+    """Return the channels of each state that skips the middle, in order."""
+    first, *_ = widths = trunk.block_out_channels
+    counts = [level.residual_blocks + 1 for level in trunk.down_levels]
+    behind = [width for width, count in zip(widths, counts, strict=True) for _ in range(count)]
+    return (first, *behind[:-1])  # the lowest level is not halved
+
+
+def _halving(in_width: int, width: int, **make: Any) -> Conv:
+    return conv(in_width, width, (3, 3), strides=2, padding=((1, 1), (1, 1)), **make)
+
+
+def _tower(union: UnionConfig) -> ClipConfig:
+    """Return the config of CLIP's block, which a union's attention is made of."""
+    width = union.num_trans_channel
+    return ClipConfig(
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_attention_heads=union.num_trans_head,
+        num_hidden_layers=union.num_trans_layer,
+    )
