@@ -61,7 +61,7 @@ FLOORS: dict[str, dict[str, str]] = {
         "interface": "checkpoint nn parallel sampling spec",
         "text": "checkpoint interface nn parallel spec",
         "vision": "checkpoint nn text",
-        "vae": "checkpoint nn parallel",
+        "vae": "checkpoint interface nn parallel spec",
         "loading": "checkpoint weights nn parallel spec text vae",
         "adapters": "checkpoint nn parallel spec text weights",
         **dict.fromkeys(

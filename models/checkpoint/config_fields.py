@@ -44,6 +44,19 @@ def arguments(
     return values
 
 
+def check_fit(*pairs: tuple[str, int, str, int]) -> None:
+    """Check that parts of one checkpoint fit each other.
+
+    Args:
+        pairs: (part and field, its size, another part and field, its size).
+
+    Raises: ValueError: two sizes that differ.
+    """
+    for ours, a, theirs, b in pairs:
+        if a != b:
+            raise ValueError(f"{ours} is {a}, but {theirs} is {b}: the parts do not fit")
+
+
 def frozen(value: Any) -> Any:
     """Lists, and lists in them, as tuples."""
     return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value

@@ -9,6 +9,7 @@ from typing import Any
 
 from jax.typing import DTypeLike
 
+from models.checkpoint.config_fields import check_fit
 from models.checkpoint.folder import read_config, read_model_index
 from models.checkpoint.safetensors import ComponentFiles
 from models.flux import single_file
@@ -74,14 +75,12 @@ def load(
     scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
     redux = ReduxCheckpoint.read(reading.image_prompts, config.joint_attention_dim)
     configs = (config, vae_config, clip_config, t5_config)
-    stored, used = (
-        reading.rounded(abstract_modules(*configs, each, redux), "transformer")
-        for each in (dtype, reading.activation_dtype or dtype)
+    loaded = reading.networks(
+        lambda each: abstract_modules(*configs, each, redux),
+        dtype,
+        _places(folder, file, vae_config, redux),
+        "transformer",
     )
-    loaded = {
-        name: reading.network(name, (getattr(stored, name), getattr(used, name)), place, renames)
-        for name, (place, renames) in _places(folder, file, vae_config, redux).items()
-    }
     networks = FluxNetworks(
         **loaded, preview=reading.reader.preview(*flat_image_encoder(loaded["vae"]))
     )
@@ -141,7 +140,7 @@ def _check_fit(
     config: FluxConfig, vae: VaeConfig, clip_config: clip.ClipConfig, t5_config: t5.T5Config
 ) -> None:
     """The parts of one checkpoint must fit each other."""
-    pairs = (
+    check_fit(
         (
             "transformer out_channels / 4",
             config.latent_channels,
@@ -161,6 +160,3 @@ def _check_fit(
             clip_config.hidden_size,
         ),
     )
-    for ours, a, theirs, b in pairs:
-        if a != b:
-            raise ValueError(f"{ours} is {a}, but {theirs} is {b}: the parts do not fit")

@@ -21,10 +21,9 @@ from models.flux.prompts import read_texts
 from models.flux.redux import PIXELS, image_prompt_inputs, with_images
 from models.flux.request import FluxRequest, plan_of, steps_of
 from models.flux.tools import PLAIN, Tool
-from models.interface.denoising_pipeline import DenoisingPipeline, Draft, each_alone
+from models.interface.denoising_pipeline import Draft, each_alone
 from models.interface.image_prompts import requested_image_prompts
-from models.interface.images import to_uint8
-from models.interface.pipeline import Fields, PyTree, RequestError
+from models.interface.pipeline import Fields, PyTree
 from models.interface.request import read_request
 from models.interface.step_program import StepProgram
 from models.nn.layers.step_cache import CachedStep, initial_cache
@@ -35,8 +34,8 @@ from models.sampling.torch_rng import TorchGenerator
 from models.spec.model_spec import ModelSpec
 from models.text.emphasis import scaled
 from models.text.tokenizer import Tokenizer
-from models.vae.config import Tiling, VaeConfig
-from models.vae.tiled import tiled
+from models.vae.config import Tiling
+from models.vae.latent_images import LatentImagePipeline
 from models.vision.preprocess import ClipPreprocessor
 
 
@@ -52,7 +51,7 @@ class FluxNetworks(NamedTuple):
     image_embedder: Any = None
 
 
-class FluxPipeline(DenoisingPipeline[FluxNetworks]):
+class FluxPipeline(LatentImagePipeline[FluxNetworks]):
     """Pipeline of Flux.
 
     A row: latents and denoised [tokens, 4c]; prompt_embeds [prompts, text_tokens, joint], with
@@ -66,6 +65,7 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
     ENCODERS = ("clip",)
     SPELLINGS = SPELLINGS
     SCALE = "true_cfg_scale"
+    unpack = staticmethod(unpack)
 
     def __init__(
         self,
@@ -78,21 +78,19 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
         tool: Tool = PLAIN,
         preprocessor: ClipPreprocessor | None = None,
     ) -> None:
-        super().__init__(spec, modules)
+        dtype = used_dtype(modules.transformer.latents_in.kernel)
+        super().__init__(spec, modules, dtype, vae_tiling)
         self.config: FluxConfig = modules.transformer.config
-        self.vae_config: VaeConfig = modules.vae.config
-        self.vae_tiling = vae_tiling
         self.tool = tool
         self.preprocessor = preprocessor
         self.scheduler = scheduler
         self.tokenizers = (clip_tokenizer, t5_tokenizer)
         self._clip_tokens = modules.clip.config.max_position_embeddings
-        self.dtype = used_dtype(modules.transformer.latents_in.kernel)
 
     def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
         """Tokenize both prompts, draw the noise, and plan the steps."""
         request = read_request(FluxRequest, fields)
-        h, w = self._grid(request)
+        h, w = self.grid_of(width=request.width, height=request.height)
         texts = read_texts(request, self.tokenizers, self._clip_tokens)
         tokens = h * w // 4
         from_image = self.tool.starts_from_image and "image" in images
@@ -130,7 +128,7 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
         """Encode the prompts, an image into the latents under the first noise, and the others."""
 
         def encoded(name: str) -> Float[Array, "h w c"]:
-            return self._encode_image(weights, inputs[name], inputs.get(f"{name}_noise"))
+            return self.encode_image(weights, inputs[name], inputs.get(f"{name}_noise"))
 
         latents = pack(inputs["noise"])
         if "image" in inputs:
@@ -185,16 +183,6 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
         velocity = velocity[:, : rows["latents"].shape[1]].astype(jnp.float32)
         return velocity.reshape(batch, prompts, *velocity.shape[1:])
 
-    def decode(self, weights: FluxNetworks, row: PyTree) -> jax.Array:
-        """Decode the latents by the VAE."""
-        latents = self._unpack(row, "latents")
-        latents = latents / self.vae_config.scaling_factor + (self.vae_config.shift_factor or 0)
-        return to_uint8(self._vae(weights).decode(latents[None].astype(self.dtype))[0])
-
-    def preview(self, weights: FluxNetworks, row: PyTree) -> jax.Array:
-        """Decode the estimate of the clean latents by a linear map."""
-        return to_uint8(self.network(weights, "preview")(self._unpack(row, "denoised")))
-
     def _prompts(
         self, weights: FluxNetworks, inputs: Mapping[str, jax.Array]
     ) -> tuple[Float[Array, "prompts text_tokens joint"], Float[Array, "prompts pooled"]]:
@@ -222,33 +210,3 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
         )
         flat = transformer.conditions(timestep, guidance, each_alone(pooled_embeds))
         return jax.tree.map(lambda leaf: leaf.reshape(times, prompts, *leaf.shape[1:]), flat)
-
-    def _encode_image(
-        self, weights: FluxNetworks, pixels: Array, noise: Array | None
-    ) -> Float[Array, "h w c"]:
-        """A sample of the VAE's posterior, shifted and scaled as the transformer wants it.
-
-        Args:
-            noise: None: the posterior's mean.
-        """
-        mean, log_variance = self._vae(weights).encode(pixels[None].astype(self.dtype))
-        mean, log_variance = (x[0].astype(jnp.float32) for x in (mean, log_variance))
-        sample = mean if noise is None else mean + jnp.exp(0.5 * log_variance) * noise
-        shift = self.vae_config.shift_factor or 0
-        return (sample - shift) * self.vae_config.scaling_factor
-
-    def _grid(self, request: FluxRequest) -> tuple[int, int]:
-        """Rows and columns of the VAE's latents. Raises: RequestError for a size between two."""
-        multiple = self.spec.limits.size_multiple_px
-        for name in ("width", "height"):
-            size = getattr(request, name)
-            if size < multiple or size % multiple:
-                raise RequestError(name, f"must be a positive multiple of {multiple}, not {size}")
-        down = self.vae_config.downsampling
-        return request.height // down, request.width // down
-
-    def _unpack(self, row: PyTree, name: str) -> Float[Array, "h w c"]:
-        return unpack(row[name], *row["grid"].shape[:2])
-
-    def _vae(self, weights: FluxNetworks) -> Any:
-        return tiled(self.network(weights, "vae"), self.vae_tiling)

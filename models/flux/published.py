@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from models.vae.published import FLUX_1
+
 CLIP_L: Mapping[str, Any] = {
     "vocab_size": 49408,
     "hidden_size": 768,
@@ -25,19 +27,6 @@ T5_XXL: Mapping[str, Any] = {
     "num_heads": 64,
     "feed_forward_proj": "gated-gelu",
 }
-VAE: Mapping[str, Any] = {
-    "down_block_types": ["DownEncoderBlock2D"] * 4,
-    "up_block_types": ["UpDecoderBlock2D"] * 4,
-    "block_out_channels": [128, 256, 512, 512],
-    "layers_per_block": 2,
-    "latent_channels": 16,
-    "norm_num_groups": 32,
-    "sample_size": 1024,
-    "scaling_factor": 0.3611,
-    "shift_factor": 0.1159,
-    "use_quant_conv": False,
-    "use_post_quant_conv": False,
-}
 TRANSFORMER: Mapping[str, Any] = {
     "in_channels": 64,
     "num_layers": 19,
@@ -50,7 +39,7 @@ TRANSFORMER: Mapping[str, Any] = {
 }
 
 Checkpoint = Mapping[str, Mapping[str, Any]]
-_SHARED: Checkpoint = {"text_encoder": CLIP_L, "text_encoder_2": T5_XXL, "vae": VAE}
+_SHARED: Checkpoint = {"text_encoder": CLIP_L, "text_encoder_2": T5_XXL, "vae": FLUX_1}
 
 FLUX_DEV: Checkpoint = {"transformer": {**TRANSFORMER, "guidance_embeds": True}, **_SHARED}
 FLUX_FILL: Checkpoint = {

@@ -6,7 +6,7 @@ weights are shapes, its prompts have no words in them; it can be compiled and it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -210,6 +210,32 @@ class Reading:
         return networks._replace(
             **{name: self.rounding.of(network) for name, network in there.items() if network}
         )
+
+    def networks(
+        self,
+        shapes: Callable[[DTypeLike], Networks],
+        dtype: DTypeLike,
+        places: Mapping[str, tuple[Path | ComponentFiles, Renames]],
+        *denoising: str,
+    ) -> dict[str, Any]:
+        """Load the networks of a family, by name.
+
+        Args:
+            shapes: the abstract networks, their parameters of a dtype.
+            dtype: that they are stored in.
+            places: where each network's arrays lie, and their names there.
+            denoising: names of the networks whose blocks may be in 8 bits.
+
+        Raises: CheckpointError: as `network`.
+        """
+        stored, used = (
+            self.rounded(shapes(each), *denoising)
+            for each in (dtype, self.activation_dtype or dtype)
+        )
+        return {
+            name: self.network(name, (getattr(stored, name), getattr(used, name)), place, renames)
+            for name, (place, renames) in places.items()
+        }
 
     def network(
         self,

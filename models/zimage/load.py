@@ -9,6 +9,7 @@ from typing import Any
 
 from jax.typing import DTypeLike
 
+from models.checkpoint.config_fields import check_fit
 from models.checkpoint.folder import read_config
 from models.checkpoint.safetensors import ComponentFiles
 from models.interface.apply_presets import with_presets
@@ -61,16 +62,19 @@ def load(
     vae_config = VaeConfig.from_dict(read_config(folder, "vae"))
     check_tiling(reading.vae_tiling, vae_config.downsampling)
     text_config = Qwen3Config.from_dict(read_config(folder, "text_encoder"))
-    _check_fit(config, vae_config, text_config)
-    scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
-    stored, used = (
-        reading.rounded(abstract_modules(config, vae_config, text_config, each), "transformer")
-        for each in (dtype, reading.activation_dtype or dtype)
+    channels = ("transformer in_channels", config.in_channels)
+    features = ("transformer cap_feat_dim", config.cap_feat_dim)
+    check_fit(
+        (*channels, "vae latent_channels", vae_config.latent_channels),
+        (*features, "text_encoder hidden_size", text_config.hidden_size),
     )
-    loaded = {
-        name: reading.network(name, (getattr(stored, name), getattr(used, name)), place, renames)
-        for name, (place, renames) in _places(folder, file, vae_config, text_config).items()
-    }
+    scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
+    loaded = reading.networks(
+        partial(abstract_modules, config, vae_config, text_config),
+        dtype,
+        _places(folder, file, vae_config, text_config),
+        "transformer",
+    )
     preview = reading.reader.preview(*flat_image_encoder(loaded["vae"]))
     sources = (folder,) if file is None else (folder, file)
     spec = make_spec(name, sources, config, vae_config, scheduler, defaults or {})
@@ -109,14 +113,3 @@ def abstract_modules(
         vae=shapes(AutoencoderKL, vae),
         preview=abstract_preview(vae.latent_channels),
     )
-
-
-def _check_fit(config: ZImageConfig, vae: VaeConfig, text: Qwen3Config) -> None:
-    """The parts of one checkpoint must fit each other."""
-    pairs = (
-        ("transformer in_channels", config.in_channels, "vae", vae.latent_channels),
-        ("transformer cap_feat_dim", config.cap_feat_dim, "text_encoder", text.hidden_size),
-    )
-    for ours, a, theirs, b in pairs:
-        if a != b:
-            raise ValueError(f"{ours} is {a}, but {theirs} has {b}: the parts do not fit")

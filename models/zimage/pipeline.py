@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from models.interface.denoising_pipeline import DenoisingPipeline, Draft, each_alone
+from models.interface.denoising_pipeline import Draft, each_alone
 from models.interface.flow_request import planned
-from models.interface.images import read_image, to_uint8
-from models.interface.pipeline import Fields, PyTree, RequestError
+from models.interface.images import read_image
+from models.interface.pipeline import Fields, PyTree
 from models.interface.request import read_request
 from models.interface.step_program import StepProgram
 from models.nn.layers.step_cache import CachedStep, initial_cache
@@ -24,8 +24,8 @@ from models.sampling.guidance import bounded
 from models.sampling.torch_rng import TorchGenerator
 from models.spec.model_spec import ModelSpec
 from models.text.tokenizer import Tokenizer, cut_prompts
-from models.vae.config import Tiling, VaeConfig
-from models.vae.tiled import tiled
+from models.vae.config import Tiling
+from models.vae.latent_images import LatentImagePipeline
 from models.zimage.adapter_names import SPELLINGS
 from models.zimage.config import PATCH, ZImageConfig, filled
 from models.zimage.latents import pack, unpack
@@ -41,7 +41,7 @@ class ZImageNetworks(NamedTuple):
     preview: Any
 
 
-class ZImagePipeline(DenoisingPipeline[ZImageNetworks]):
+class ZImagePipeline(LatentImagePipeline[ZImageNetworks]):
     """Pipeline of Z-Image.
 
     A row: latents and denoised [tokens, 4c]; captions [prompts, text_tokens, features] and lengths
@@ -51,6 +51,7 @@ class ZImagePipeline(DenoisingPipeline[ZImageNetworks]):
 
     PROMPTS = ("captions", "lengths")
     SPELLINGS = SPELLINGS
+    unpack = staticmethod(unpack)
 
     def __init__(
         self,
@@ -60,17 +61,15 @@ class ZImagePipeline(DenoisingPipeline[ZImageNetworks]):
         tokenizer: Tokenizer,
         vae_tiling: Tiling | None = None,
     ) -> None:
-        super().__init__(spec, modules)
+        dtype = used_dtype(modules.transformer.latents_in.kernel)
+        super().__init__(spec, modules, dtype, vae_tiling)
         self.config: ZImageConfig = modules.transformer.config
-        self.vae_config: VaeConfig = modules.vae.config
-        self.vae_tiling = vae_tiling
         self.scheduler, self.tokenizer = scheduler, tokenizer
-        self.dtype = used_dtype(modules.transformer.latents_in.kernel)
 
     def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
         """Tokenize both prompts, draw the noise, and plan the steps."""
         request = read_request(ZImageRequest, fields)
-        h, w = self._grid(request)
+        h, w = self.grid_of(width=request.width, height=request.height)
         texts, limit = request.prompts, request.max_sequence_length
         read, tokens = self.tokenizer.encode_with_mask([*texts.values()], limit), h * w // PATCH**2
         plan = planned(
@@ -100,7 +99,7 @@ class ZImagePipeline(DenoisingPipeline[ZImageNetworks]):
         padding = filled(ids.shape[1]) - ids.shape[1]
         latents = pack(inputs["noise"])
         if "image" in inputs:
-            clean = pack(self._encode_image(weights, inputs["image"], inputs["image_noise"]))
+            clean = pack(self.encode_image(weights, inputs["image"], inputs["image_noise"]))
             latents = inputs["noise_scale"] * latents + inputs["clean_scale"] * clean
         return {
             "latents": latents,
@@ -142,17 +141,6 @@ class ZImagePipeline(DenoisingPipeline[ZImageNetworks]):
         guided = positive + scale * (positive - output[:, 1])
         return bounded(guided, positive, values["cfg_normalization"])
 
-    def decode(self, weights: ZImageNetworks, row: PyTree) -> jax.Array:
-        """Decode the latents by the VAE."""
-        latents = unpack(row["latents"], *row["grid"].shape[:2])
-        latents = latents / self.vae_config.scaling_factor + (self.vae_config.shift_factor or 0)
-        return to_uint8(self._vae(weights).decode(latents[None].astype(self.dtype))[0])
-
-    def preview(self, weights: ZImageNetworks, row: PyTree) -> jax.Array:
-        """Decode the estimate of the clean latents by a linear map."""
-        latents = unpack(row["denoised"], *row["grid"].shape[:2])
-        return to_uint8(self.network(weights, "preview")(latents))
-
     def _draws(
         self, request: ZImageRequest, images: Mapping[str, bytes], plan: Plan, grid: tuple[int, int]
     ) -> dict[str, np.ndarray]:
@@ -175,24 +163,3 @@ class ZImagePipeline(DenoisingPipeline[ZImageNetworks]):
             "clean_scale": plan.clean_scale[0],
             "noise_scale": plan.noise_scale[0],
         }
-
-    def _encode_image(
-        self, weights: ZImageNetworks, pixels: Array, noise: Array
-    ) -> Float[Array, "h w c"]:
-        """A sample of the VAE's posterior, shifted and scaled as the transformer wants it."""
-        mean, log_variance = self._vae(weights).encode(pixels[None].astype(self.dtype))
-        mean, log_variance = (x[0].astype(jnp.float32) for x in (mean, log_variance))
-        sample = mean + jnp.exp(0.5 * log_variance) * noise
-        return (sample - (self.vae_config.shift_factor or 0)) * self.vae_config.scaling_factor
-
-    def _grid(self, request: ZImageRequest) -> tuple[int, int]:
-        """Rows and columns of the VAE's latents. Raises: RequestError for a size between two."""
-        multiple, down = self.spec.limits.size_multiple_px, self.vae_config.downsampling
-        for name in ("width", "height"):
-            size = getattr(request, name)
-            if size < multiple or size % multiple:
-                raise RequestError(name, f"must be a positive multiple of {multiple}, not {size}")
-        return request.height // down, request.width // down
-
-    def _vae(self, weights: ZImageNetworks) -> Any:
-        return tiled(self.network(weights, "vae"), self.vae_tiling)

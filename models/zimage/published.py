@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.text.published import QWEN3_4B
+from models.vae.published import FLUX_1
 
 TRANSFORMER: Mapping[str, Any] = {
     "all_patch_size": [2],
@@ -27,22 +28,9 @@ TRANSFORMER: Mapping[str, Any] = {
     "axes_dims": [32, 48, 48],
     "axes_lens": [1536, 512, 512],
 }
-VAE: Mapping[str, Any] = {
-    "down_block_types": ["DownEncoderBlock2D"] * 4,
-    "up_block_types": ["UpDecoderBlock2D"] * 4,
-    "block_out_channels": [128, 256, 512, 512],
-    "layers_per_block": 2,
-    "latent_channels": 16,
-    "norm_num_groups": 32,
-    "sample_size": 1024,
-    "scaling_factor": 0.3611,
-    "shift_factor": 0.1159,
-    "use_quant_conv": False,
-    "use_post_quant_conv": False,
-}
 
 Z_IMAGE: Mapping[str, Mapping[str, Any]] = {
     "transformer": TRANSFORMER,
     "text_encoder": QWEN3_4B,
-    "vae": VAE,
+    "vae": FLUX_1,
 }
