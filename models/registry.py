@@ -34,6 +34,7 @@ FAMILIES: Mapping[str, str] = {
     "StableDiffusionXLInpaintPipeline": ".sdxl.load",
     "ZImagePipeline": ".zimage.load",
     "ZImageImg2ImgPipeline": ".zimage.load",
+    "ZImageInpaintPipeline": ".zimage.load",
     "WanPipeline": ".wan.load",
     "WanImageToVideoPipeline": ".wan.load",
 }

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
-from PIL import Image
 
 from models.flux.reference import read_reference
 from models.flux.request import FluxRequest
-from models.interface.images import open_image, read_image
+from models.interface.images import read_image, read_mask
 from models.interface.pipeline import RequestError
 from models.sampling.base import Plan
 from models.sampling.torch_rng import TorchGenerator
@@ -115,11 +114,7 @@ def _pixels(request: FluxRequest, files: Files, field: str) -> np.ndarray:
 
 
 def _mask(request: FluxRequest, files: Files) -> Float32[np.ndarray, "height width"]:
-    """Resized, then grey, then 0 or 1, in diffusers' order."""
-    size, field = (request.width, request.height), "mask_image"
-    resized = open_image(_file(files, field), field).resize(size, Image.Resampling.LANCZOS)
-    levels = np.asarray(resized.convert("L"), np.float32) / 255
-    return (levels >= 0.5).astype(np.float32)
+    return read_mask(_file(files, "mask_image"), request.width, request.height)
 
 
 def _file(files: Files, field: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Float32
 from PIL import Image
 
 from models.interface.pipeline import RequestError
@@ -32,6 +32,18 @@ def read_image(data: bytes, width: int, height: int, field: str = "image") -> np
     Raises: RequestError: the bytes are no PNG, JPEG or WebP that can be decoded.
     """
     return pixels_of(open_image(data, field).resize((width, height), Image.Resampling.LANCZOS))
+
+
+def read_mask(
+    data: bytes, width: int, height: int, field: str = "mask_image"
+) -> Float32[np.ndarray, "height width"]:
+    """A mask file → 1 where it is white, 0 elsewhere: resized, then grey, in diffusers' order.
+
+    Raises: RequestError: the bytes are no PNG, JPEG or WebP that can be decoded.
+    """
+    resized = open_image(data, field).resize((width, height), Image.Resampling.LANCZOS)
+    levels = np.asarray(resized.convert("L"), np.float32) / 255
+    return (levels >= 0.5).astype(np.float32)
 
 
 def pixels_of(image: Image.Image) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.interface.step_program import StepProgram
-from models.sampling.base import Plan
+from models.sampling.base import Plan, per_row
 from models.sampling.solver import History, Latents, Solver, Stepped
 
 HISTORY = "history."
@@ -38,6 +38,30 @@ def solver_step(
     assert program.solver is not None
     noise = values["noise"] if program.noise else None
     return program.solver.step(latents, output, history, noise, solver_values(values))
+
+
+def around_the_mask(
+    stepped: Stepped, rows: Mapping[str, Any], values: Mapping[str, Any]
+) -> Stepped:
+    """Return to the image that is kept outside a mask, as noisy as the next step expects it.
+
+    Args:
+        rows: with mask, 1 where the image is drawn anew; clean, the kept image's latents; and
+            noise, the first one.
+        values: with clean_scale and noise_scale, after this step.
+
+    Source: diffusers pipeline_stable_diffusion_xl_inpaint.py, as Lugmayr et al. 2022 (RePaint),
+    eq. 8.
+    """
+    mask, clean, noise = rows["mask"], rows["clean"], rows["noise"]
+    clean_scale, noise_scale = (
+        per_row(values[name], clean) for name in ("clean_scale", "noise_scale")
+    )
+    noised = clean_scale * clean + noise_scale * noise
+    return stepped._replace(
+        latents=(1 - mask) * noised + mask * stepped.latents,
+        denoised=(1 - mask) * clean + mask * stepped.denoised,
+    )
 
 
 def solver_key(solver: Solver, plan: Plan) -> str:

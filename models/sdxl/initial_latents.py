@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float32
 from numpy.typing import DTypeLike
-from PIL import Image
 
-from models.interface.images import open_image, read_image
+from models.interface.images import read_image, read_mask
 from models.sampling.base import Plan
 from models.sampling.torch_rng import TorchGenerator
 from models.sdxl.request import SdxlRequest
@@ -116,11 +115,7 @@ def _scale(factor: float | np.float32) -> Float32[np.ndarray, ""]:
 def _read_mask(
     request: SdxlRequest, images: Mapping[str, bytes]
 ) -> Float32[np.ndarray, "height width 1"]:
-    """Resized, then grey, then 0 or 1, in diffusers' order."""
-    size = (request.width, request.height)
-    picture = open_image(images["mask_image"], "mask_image").resize(size, Image.Resampling.LANCZOS)
-    levels = np.asarray(picture.convert("L"), np.float32) / 255
-    return (levels >= 0.5).astype(np.float32)[..., None]
+    return read_mask(images["mask_image"], request.width, request.height)[..., None]
 
 
 def _of_latents(

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from models.interface.denoising_pipeline import DenoisingPipeline, Draft, each_alone
 from models.interface.images import to_uint8
 from models.interface.pipeline import Fields, PyTree
+from models.interface.solver_step import around_the_mask
 from models.interface.step_program import StepProgram
 from models.nn.layers.step_cache import CachedStep
 from models.sampling.base import per_row
@@ -117,7 +118,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     ) -> Stepped:
         """Take the solver's step, outside a mask back to the image that is kept."""
         stepped = super().advance(program, rows, output, values)
-        return _around_the_mask(stepped, rows, values) if "clean" in rows else stepped
+        return around_the_mask(stepped, rows, values) if "clean" in rows else stepped
 
     def decode(self, weights: SdxlNetworks, row: PyTree) -> jax.Array:
         """Decode the latents by the VAE."""
@@ -160,20 +161,3 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
             return masks | {"masked": space.scaled(sample("masked_image"))}, clean
         assert clean is not None  # such a UNet is shown the image in no other way
         return masks | {"clean": clean, "noise": inputs["noise"]}, clean
-
-
-def _around_the_mask(stepped: Stepped, rows: PyTree, values: Mapping[str, jax.Array]) -> Stepped:
-    """Outside the mask the image that is kept, with as much noise as the next step expects.
-
-    Source: diffusers pipeline_stable_diffusion_xl_inpaint.py, as Lugmayr et al. 2022 (RePaint),
-    eq. 8.
-    """
-    mask, clean, noise = rows["mask"], rows["clean"], rows["noise"]
-    clean_scale, noise_scale = (
-        per_row(values[name], clean) for name in ("clean_scale", "noise_scale")
-    )
-    noised = clean_scale * clean + noise_scale * noise
-    return stepped._replace(
-        latents=(1 - mask) * noised + mask * stepped.latents,
-        denoised=(1 - mask) * clean + mask * stepped.denoised,
-    )

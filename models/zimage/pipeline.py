@@ -12,15 +12,17 @@ from jaxtyping import Array, Float
 
 from models.interface.denoising_pipeline import Draft, each_alone
 from models.interface.flow_request import planned
-from models.interface.images import read_image
+from models.interface.images import read_image, read_mask
 from models.interface.pipeline import Fields, PyTree
 from models.interface.request import read_request
+from models.interface.solver_step import around_the_mask
 from models.interface.step_program import StepProgram
 from models.nn.layers.step_cache import CachedStep, initial_cache
 from models.parallel.dtypes import used_dtype
 from models.sampling.base import Plan, per_row
 from models.sampling.flow_match import FlowMatchEuler
 from models.sampling.guidance import bounded
+from models.sampling.solver import Stepped
 from models.sampling.torch_rng import TorchGenerator
 from models.spec.model_spec import ModelSpec
 from models.text.tokenizer import Tokenizer, cut_prompts
@@ -46,7 +48,8 @@ class ZImagePipeline(LatentImagePipeline[ZImageNetworks]):
 
     A row: latents and denoised [tokens, 4c]; captions [prompts, text_tokens, features] and lengths
     [prompts], the tokens of each that are no padding; grid [h, w], the shape of the VAE's latents
-    as an array without values; step_cache, where there is one.
+    as an array without values; mask, clean and noise [tokens, 4c], where some of an image is kept;
+    step_cache, where there is one.
     """
 
     PROMPTS = ("captions", "lengths")
@@ -81,8 +84,9 @@ class ZImagePipeline(LatentImagePipeline[ZImageNetworks]):
             fields=FIELDS,
         )
         return Draft(
-            f"{request.width}x{request.height},text={limit},prompts={len(texts)}",
-            {"ids": read.ids, "mask": read.mask, **self._draws(request, images, plan, (h, w))},
+            f"{request.width}x{request.height},text={limit},prompts={len(texts)}"
+            + (",masked" if "mask_image" in images else ""),
+            {"ids": read.ids, "read": read.mask, **self._draws(request, images, plan, (h, w))},
             steps_of(request, plan, self.scheduler.solver, self.config.t_scale),
             request.width,
             request.height,
@@ -94,18 +98,23 @@ class ZImagePipeline(LatentImagePipeline[ZImageNetworks]):
 
     def embed(self, weights: ZImageNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts, and an image into the latents under the first noise."""
-        ids, mask = inputs["ids"], inputs["mask"].astype(bool)
-        captions = self.network(weights, "text_encoder")(ids, mask)
+        ids, read = inputs["ids"], inputs["read"].astype(bool)
+        captions = self.network(weights, "text_encoder")(ids, read)
         padding = filled(ids.shape[1]) - ids.shape[1]
-        latents = pack(inputs["noise"])
+        latents = noise = pack(inputs["noise"])
+        kept = {}
         if "image" in inputs:
             clean = pack(self.encode_image(weights, inputs["image"], inputs["image_noise"]))
-            latents = inputs["noise_scale"] * latents + inputs["clean_scale"] * clean
+            latents = inputs["noise_scale"] * noise + inputs["clean_scale"] * clean
+            if "mask" in inputs:
+                mask = jnp.broadcast_to(inputs["mask"], inputs["noise"].shape)
+                kept = {"mask": pack(mask), "clean": clean, "noise": noise}
         return {
             "latents": latents,
             "grid": jnp.zeros((*inputs["noise"].shape[:2], 0)),
             "captions": jnp.pad(captions, ((0, 0), (0, padding), (0, 0))),
-            "lengths": mask.sum(axis=1, dtype=jnp.int32),
+            "lengths": read.sum(axis=1, dtype=jnp.int32),
+            **kept,
             **initial_cache(inputs, self.config.dim, self.dtype),
         }
 
@@ -141,12 +150,24 @@ class ZImagePipeline(LatentImagePipeline[ZImageNetworks]):
         guided = positive + scale * (positive - output[:, 1])
         return bounded(guided, positive, values["cfg_normalization"])
 
+    def advance(
+        self,
+        program: StepProgram,
+        rows: PyTree,
+        output: Float[Array, "batch tokens patch"],
+        values: Mapping[str, jax.Array],
+    ) -> Stepped:
+        """Take the solver's step, outside a mask back to the image that is kept."""
+        stepped = super().advance(program, rows, output, values)
+        return around_the_mask(stepped, rows, values) if "mask" in rows else stepped
+
     def _draws(
         self, request: ZImageRequest, images: Mapping[str, bytes], plan: Plan, grid: tuple[int, int]
     ) -> dict[str, np.ndarray]:
-        """`noise` [h, w, c], in float32; with an image that, its noise, and scales of both latents.
+        """`noise` [h, w, c]; with an image that, its noise, and scales of both latents.
 
-        Beside an image noise has the networks' precision, as in diffusers' pipelines.
+        With a mask, too, that at the top left pixel of each latent [h, w, 1]. Beside an image noise
+        has the networks' precision, as in diffusers' pipelines, else float32.
         """
         generator, shape = TorchGenerator(request.seed), (self.config.in_channels, *grid)
 
@@ -156,8 +177,13 @@ class ZImagePipeline(LatentImagePipeline[ZImageNetworks]):
 
         if "image" not in images:
             return {"noise": noise(np.float32)}
-        return {
-            "image": read_image(images["image"], request.width, request.height),
+        size, masked = (request.width, request.height), {}
+        if "mask_image" in images:
+            down = self.vae_config.downsampling
+            mask = read_mask(images["mask_image"], *size)[::down, ::down, None]
+            masked = {"mask": mask}
+        return masked | {
+            "image": read_image(images["image"], *size),
             "image_noise": noise(self.dtype),
             "noise": noise(self.dtype),
             "clean_scale": plan.clean_scale[0],

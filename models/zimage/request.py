@@ -23,7 +23,7 @@ MAX_SEQUENCE_LENGTH = 512
 
 @dataclass(frozen=True, config=REQUEST)
 class ZImageRequest:
-    """Image. Names are diffusers' arguments of ZImagePipeline and ZImageImg2ImgPipeline."""
+    """Image. Names are diffusers' arguments of ZImagePipeline and its likes."""
 
     prompt: str
     seed: Seed
@@ -53,7 +53,7 @@ class ZImageRequest:
         return {"prompt": self.prompt, **negative}
 
 
-FIELDS = served_fields(ZImageRequest, "image")
+FIELDS = served_fields(ZImageRequest, "image", "mask_image")
 """Request fields of Z-Image."""
 
 
@@ -69,7 +69,14 @@ def steps_of(
     return tuple(
         Step(
             StepProgram("transformer", guided and float(time) <= request.cfg_truncation, solver),
-            {"timestep": time * np.float32(t_scale), **scales, **step_values(plan, i)},
+            {
+                "timestep": time * np.float32(t_scale),
+                **scales,
+                # of the kept part of an image after this step
+                "clean_scale": plan.clean_scale[i + 1],
+                "noise_scale": plan.noise_scale[i + 1],
+                **step_values(plan, i),
+            },
         )
         for i, time in enumerate(times)
     )

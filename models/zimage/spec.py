@@ -58,11 +58,14 @@ def make_spec(
     return ModelSpec(
         name=name,
         family="zimage",
-        tasks=("text-to-image", "image-to-image"),
+        tasks=("text-to-image", "image-to-image", "inpainting"),
         fields=FIELDS,
         defaults={**own, **chosen},
-        task_defaults={"image-to-image": {"strength": 0.6, **chosen}},
-        sized_by_image=("image-to-image",),
+        task_defaults={
+            "image-to-image": {"strength": 0.6, **chosen},
+            "inpainting": {"strength": 1.0, **chosen},
+        },
+        sized_by_image=("image-to-image", "inpainting"),
         needs=NEEDS,
         limits=Limits(
             size_multiple_px=token,

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from diffusers import ZImageImg2ImgPipeline, ZImagePipeline
-from PIL import Image
+from diffusers import ZImageImg2ImgPipeline, ZImageInpaintPipeline, ZImagePipeline
+from PIL import Image, ImageOps
 
 from models import registry
 from models.interface.pipeline import PyTree
@@ -69,6 +69,9 @@ FROM_IMAGE: dict[str, dict[str, Any]] = {
     "default strength": {"strength": 0.6, "guidance_scale": 3.0, "prompt": LONG},
     "full strength": {"strength": 1.0, "guidance_scale": 0.0},
 }
+MASK = Image.fromarray(
+    np.random.default_rng(6).integers(0, 2, (5, 3), dtype=np.uint8) * 255, "L"
+).resize((150, 190), Image.Resampling.NEAREST)
 BASE = {
     "prompt": PROMPT,
     "width": 48,
@@ -97,9 +100,13 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
 
 
 def theirs(
-    base: ZImagePipeline, request: Mapping[str, Any], image: Image.Image | None = None
+    base: ZImagePipeline,
+    request: Mapping[str, Any],
+    image: Image.Image | None = None,
+    mask: Image.Image | None = None,
 ) -> Result:
-    pipeline = base if image is None else ZImageImg2ImgPipeline(**base.components)
+    kind = ZImagePipeline if image is None else ZImageImg2ImgPipeline
+    pipeline = (kind if mask is None else ZImageInpaintPipeline)(**base.components)
     pipeline.set_progress_bar_config(disable=True)
     latents: list[np.ndarray] = []
 
@@ -112,6 +119,8 @@ def theirs(
     if image is not None:  # the reference takes images of the size asked for alone
         size = (request["width"], request["height"])
         given["image"] = image.resize(size, Image.Resampling.LANCZOS)
+    if mask is not None:
+        given["mask_image"] = mask
     made = pipeline(**given, generator=generator, callback_on_step_end=keep)
     return Result(latents, np.asarray(made.images[0]))
 
@@ -120,9 +129,11 @@ def ours(
     programs: Programs,
     request: Mapping[str, Any],
     image: Image.Image | None = None,
+    mask: Image.Image | None = None,
     **spoiled: Any,
 ) -> Result:
-    images = {} if image is None else {"image": png(image)}
+    given = {"image": image, "mask_image": mask}
+    images = {name: png(one) for name, one in given.items() if one is not None}
     return Result(*programs.drawn(programs.pipeline.prepare(request, images), **spoiled))
 
 
@@ -143,6 +154,25 @@ def test_image_to_image(
     pair, request = pairs[checkpoint], BASE | FROM_IMAGE[request_name]
     made = ours(pair.ours, request, PICTURE)
     assert_same(made, theirs(pair.theirs, request, PICTURE), record_property)
+
+
+@pytest.mark.parametrize("strength", [1.0, 0.7])
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_inpainting(
+    pairs: Mapping[str, Pair], checkpoint: str, strength: float, record_property: Any
+) -> None:
+    pair, request = pairs[checkpoint], BASE | {"guidance_scale": 2.0, "strength": strength}
+    made, expected = (by(pair, request, MASK) for by in (our_part, their_part))
+    assert_same(made, expected, record_property)
+    assert_far(our_part(pair, request, ImageOps.invert(MASK)), expected)
+
+
+def our_part(pair: Pair, request: Mapping[str, Any], mask: Image.Image) -> Result:
+    return ours(pair.ours, request, PICTURE, mask)
+
+
+def their_part(pair: Pair, request: Mapping[str, Any], mask: Image.Image) -> Result:
+    return theirs(pair.theirs, request, PICTURE, mask)
 
 
 def zeroed(weights: Any, network: str, *path: str) -> PyTree:
