@@ -17,6 +17,7 @@ from models.parallel.by_size import placed_by_size
 from models.parallel.placement import gathered
 from models.parallel.trace_options import TraceOptions
 from models.text.clip import ClipConfig, ClipTextModel
+from models.text.qwen3 import Qwen3Config, Qwen3Encoder
 from models.text.t5 import T5Config, T5Encoder
 from models.text.umt5 import UMT5Config, UMT5Encoder
 from models.weights.loader import flat_parameters
@@ -26,6 +27,7 @@ ROUNDING = 1e-5
 """Relative to the largest value: sums in another order."""
 SMALL = {"vocab_size": 64, "d_model": 32, "d_kv": 8, "num_layers": 2}
 GATED = {"feed_forward_proj": "gated-gelu"}
+QWEN = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 3}
 LAYOUT = {"fsdp": 2, "context": 2, "tensor": 2}
 
 ENCODERS: dict[str, Callable[[], nnx.Module]] = {
@@ -33,6 +35,11 @@ ENCODERS: dict[str, Callable[[], nnx.Module]] = {
     "umt5": lambda: UMT5Encoder(UMT5Config(num_heads=8, d_ff=96, **SMALL), rngs=nnx.Rngs(0)),
     "clip": lambda: ClipTextModel(
         ClipConfig(vocab_size=64, hidden_size=32, intermediate_size=96, num_hidden_layers=2),
+        rngs=nnx.Rngs(0),
+    ),
+    "qwen3": lambda: Qwen3Encoder(
+        Qwen3Config(num_attention_heads=16, num_key_value_heads=8, head_dim=8, **QWEN),
+        (-2,),
         rngs=nnx.Rngs(0),
     ),
     "heads and feed-forward that do not divide": lambda: T5Encoder(
@@ -68,6 +75,7 @@ def ran(module: nnx.Module, by: Layout) -> tuple[Compiled, list[np.ndarray]]:
         ("t5", 0.15, 0.14),
         ("umt5", 0.15, 0.14),
         ("clip", 0.18, 0.25),
+        ("qwen3", 0.15, 0.14),
         ("heads and feed-forward that do not divide", 0.75, 0.65),
     ],
 )
@@ -88,6 +96,18 @@ def test_a_large_encoder_is_shared_by_all_devices(
     assert work[0] < most_work * work[1]
     assert weights[0] < most_weights * weights[1]
     assert " all-gather(" not in parts.as_text()
+
+
+def test_key_heads_may_be_fewer_than_devices() -> None:
+    """A head that several devices share goes round; all else is as where they divide."""
+    config = Qwen3Config(num_attention_heads=8, num_key_value_heads=2, head_dim=8, **QWEN)
+    make = lambda: Qwen3Encoder(config, (1, 3), rngs=nnx.Rngs(0))  # noqa: E731
+    module = placed_by_size(nnx.eval_shape(make), whole_below=0)
+    whole, expected = ran(module, layout())
+    parts, found = ran(module, layout(**LAYOUT))
+    assert np.abs(found[0] - expected[0]).max() < ROUNDING * np.abs(expected[0]).max()
+    sizes = [program.memory_analysis().argument_size_in_bytes for program in (parts, whole)]
+    assert sizes[0] < 0.14 * sizes[1]
 
 
 def test_a_small_encoder_is_whole_on_every_device() -> None:
