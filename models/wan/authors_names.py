@@ -12,7 +12,7 @@ from models.wan.key_mapping import RENAMES
 _PROJECTIONS = {"q": "to_q", "k": "to_k", "v": "to_v", "o": "to_out.0"}
 _CONDITIONS = "condition_embedder"
 
-LAYERS: Fused = {
+_OWN: Fused = {
     **{f"blocks.{{}}.self_attn.{a}": (f"blocks.{{}}.attn1.{b}",) for a, b in _PROJECTIONS.items()},
     **{f"blocks.{{}}.cross_attn.{a}": (f"blocks.{{}}.attn2.{b}",) for a, b in _PROJECTIONS.items()},
     "blocks.{}.cross_attn.k_img": ("blocks.{}.attn2.add_k_proj",),
@@ -39,9 +39,29 @@ _NORMS: Fused = {
     "img_emb.proj.4": (f"{_CONDITIONS}.image_embedder.norm2",),
 }
 
+
+def _control(layers: Fused) -> Fused:
+    """Names in VACE's control blocks: those in the main stack's."""
+    return {
+        f"vace_{theirs}": tuple(f"vace_{one}" for one in ours)
+        for theirs, ours in layers.items()
+        if theirs.startswith("blocks.")
+    }
+
+
+LAYERS: Fused = {
+    **_OWN,
+    **_control(_OWN),
+    "vace_blocks.0.before_proj": ("vace_blocks.0.proj_in",),
+    "vace_blocks.{}.after_proj": ("vace_blocks.{}.proj_out",),
+}
+_EMBEDDINGS: Fused = {name: (name,) for name in ("patch_embedding", "vace_patch_embedding")}
+_ALL: Fused = {**_EMBEDDINGS, **LAYERS, **_NORMS, **_control(_NORMS)}
+
 AUTHORS_RENAMES: Renames = (
-    *authors_renames({"patch_embedding": ("patch_embedding",), **LAYERS, **_NORMS}, RENAMES),
+    *authors_renames(_ALL, RENAMES),
     (r"blocks\.(\d+)\.modulation", r"blocks.scale_shift_table[\1]"),
+    (r"vace_blocks\.(\d+)\.modulation", r"control_blocks.scale_shift_table[\1]"),
     (r"head\.modulation", "scale_shift_table"),
     (r"img_emb\.emb_pos", "image_in.positions"),
 )

@@ -31,7 +31,7 @@ def _attention(theirs: str, ours: str, keys_values: str) -> Renames:
     )
 
 
-RENAMES: Renames = (
+_OWN: Renames = (
     *_both("patch_embedding", "patches_in"),
     *_both(rf"{_CONDITIONS}time_embedder\.linear_1", "time_in.first"),
     *_both(rf"{_CONDITIONS}time_embedder\.linear_2", "time_in.second"),
@@ -56,4 +56,22 @@ RENAMES: Renames = (
     (rf"{_BLOCK}scale_shift_table", r"blocks.scale_shift_table[\1]"),
     ("scale_shift_table", "scale_shift_table"),
     *_both("proj_out", "patches_out"),
+)
+
+
+def _control(rules: Renames) -> Renames:
+    """Rules of VACE's control blocks: those of the main stack's blocks."""
+    return tuple(
+        (f"vace_{name}", path.replace("blocks.", "control_blocks.", 1))
+        for name, path in rules
+        if name.startswith(_BLOCK)
+    )
+
+
+RENAMES: Renames = (
+    *_OWN,
+    *_both("vace_patch_embedding", "control_patches_in"),
+    *_both(r"vace_blocks\.0\.proj_in", "control_in"),
+    *_both(rf"vace_{_BLOCK}proj_out", r"control_blocks.hint_out[\1]"),
+    *_control(_OWN),
 )

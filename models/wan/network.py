@@ -27,7 +27,7 @@ from models.nn.layers.convolution import convolved
 from models.nn.layers.embeddings import ConditionMLP, sinusoid
 from models.nn.layers.norms import LayerNorm, RMSNorm, layer_norm
 from models.nn.layers.padded_tokens import Positions
-from models.nn.layers.parameterised import activated, conv, from_heads, linear, to_heads
+from models.nn.layers.parameterised import Conv, activated, conv, from_heads, linear, to_heads
 from models.nn.layers.rope import RopeTable, apply_rope, grid_rope_table
 from models.nn.layers.scanned import scan, stack
 from models.nn.layers.step_cache import CachedStep, Entered
@@ -56,6 +56,18 @@ class BlockContext(NamedTuple):
 
     context: Float[Array, "batch context_tokens width"]
     condition: Float[Array, "batch times 6 width"]
+
+
+class Inside(NamedTuple):
+    """A step on its way through the blocks."""
+
+    x: Tokens
+    """Padded for equal shares."""
+    time: Float[Array, "batch times width"]
+    context: BlockContext
+    positions: Positions
+    grid: tuple[int, ...]
+    """Frames, rows and columns of tokens, without padding."""
 
 
 class WanFeedForward(nnx.Module):
@@ -311,25 +323,45 @@ class WanTransformer(nnx.Module):
             ValueError: latents that do not divide into patches or are longer than RoPE reaches,
                 or image embeddings that the network cannot take.
         """
-        dtype = self.patches_in.kernel.dtype
+        inside = self.enter(latents, timestep, prompt_embeds, image_embeds)
+        run = self._run if cache is None else partial(self._cached, cache)
+        return self.leave(inside, run(inside.x, inside.context, inside.positions))
+
+    def enter(
+        self,
+        latents: Video,
+        timestep: Float[Array, " batch *tokens"],
+        prompt_embeds: Float[Array, "batch text_tokens text_dim"],
+        image_embeds: Float[Array, "batch image_tokens image_dim"] | None,
+    ) -> Inside:
+        """Make tokens of a step's inputs. Raises: ValueError: as a call does."""
         grid = self._grid(latents.shape[1:4])
-        count = math.prod(grid)
-        positions = self.positions(grid)
-        tokens = self.context(prompt_embeds.astype(dtype), image_embeds)
+        context = self.context(prompt_embeds.astype(self.patches_in.kernel.dtype), image_embeds)
         time = self.time(timestep)
         if timestep.ndim > 1:
             time = padded_tokens.pad(time)
         condition = self.time_modulation(jax.nn.silu(time))
         condition = condition.reshape(*time.shape[:2], 6, -1)
-        x = convolved(self.patches_in, latents.astype(dtype))
-        x = x.reshape(len(latents), -1, self.config.width)
-        x = split(padded_tokens.pad(x), *SPLIT)
-        context = BlockContext(tokens, condition)
-        run = self._run if cache is None else partial(self._cached, cache)
-        x = run(x, context, positions)
-        shift, scale = modulation(self.scale_shift_table, time[:, :, None])
+        x = self.tokens(self.patches_in, latents)
+        return Inside(x, time, BlockContext(context, condition), self.positions(grid), grid)
+
+    def tokens(self, patches_in: Conv, video: Video) -> Tokens:
+        """Return a video's patches as padded tokens."""
+        x = convolved(patches_in, video.astype(patches_in.kernel.dtype))
+        return split(padded_tokens.pad(x.reshape(len(video), -1, self.config.width)), *SPLIT)
+
+    def leave(
+        self, inside: Inside, x: Tokens
+    ) -> Float[Array, "batch frames rows columns out_channels"]:
+        """Make a velocity of the tokens behind the last block."""
+        shift, scale = modulation(self.scale_shift_table, inside.time[:, :, None])
         x = self.patches_out(modulate(x, shift, scale, self.config.eps))
-        return unpatch(x[:, :count], grid, self.config.patch_size)
+        return unpatch(x[:, : math.prod(inside.grid)], inside.grid, self.config.patch_size)
+
+    @property
+    def depth(self) -> int:
+        """Number of blocks."""
+        return self.config.num_layers
 
     def _run(
         self,
@@ -346,22 +378,25 @@ class WanTransformer(nnx.Module):
         self, cache: CachedStep, x: Tokens, context: BlockContext, positions: Positions
     ) -> Tokens:
         first = 1 if cache.kind == "first-block" else 0
-        if first:
-            before, x = x, self._run(x, context, positions, (0, first))
-            signal = x - before
-        else:
-            signal, _ = scan(
-                self.blocks,
-                x,
-                lambda block, x: block.seen(x, context.condition),
-                between=(0, 1),
-            )
-        between = (first, self.config.num_layers)
+        x, signal = self.signal(x, context, positions, first)
+        between = (first, self.depth)
         return cache.run(
             Entered(x, x, signal),
             context,
             lambda x, context: self._run(x, context, positions, between),
         )
+
+    def signal(
+        self, x: Tokens, context: BlockContext, positions: Positions, first: int
+    ) -> tuple[Tokens, Tokens]:
+        """Run the first blocks, and return the tokens behind them and a cache's signal."""
+        if first:
+            behind = self._run(x, context, positions, (0, first))
+            return behind, behind - x
+        signal, _ = scan(
+            self.blocks, x, lambda block, x: block.seen(x, context.condition), between=(0, 1)
+        )
+        return x, signal
 
     def positions(self, grid: tuple[int, ...]) -> Positions:
         """Return positions of a grid's padded tokens, the last axis running fastest."""

@@ -53,6 +53,21 @@ TI2V_5B: Config = {
 }
 """Wan 2.2 TI2V 5B, over the VAE of 48 channels."""
 
+VACE_14B: Config = {
+    **T2V_14B,
+    "_class_name": "WanVACETransformer3DModel",
+    "vace_in_channels": 96,
+    "vace_layers": [*range(0, 40, 5)],
+}
+"""Wan 2.1 VACE 14B."""
+
+VACE_1_3B: Config = {
+    **VACE_14B,
+    **{name: T2V_1_3B[name] for name in ("ffn_dim", "num_attention_heads", "num_layers")},
+    "vace_layers": [*range(0, 30, 2)],
+}
+"""Wan 2.1 VACE 1.3B."""
+
 UMT5_XXL: Config = {
     "architectures": ["UMT5EncoderModel"],
     "d_ff": 10240,

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import torch
-from diffusers import WanTransformer3DModel
+from diffusers import WanTransformer3DModel, WanVACETransformer3DModel
 from flax import nnx
 from transformers import UMT5Config as TheirUMT5Config
 from transformers import UMT5EncoderModel
@@ -23,6 +23,8 @@ from models.wan import published
 from models.wan.config import WanConfig
 from models.wan.network import WanTransformer
 from models.wan.prompts import prompt_embeds
+from models.wan.vace import Control, VaceTransformer
+from models.wan.vace_config import VaceConfig
 from models.weights.loader import flat_parameters
 from tests.models.wan.counts import parameters
 
@@ -64,6 +66,31 @@ def test_transformer(name: str, grid: tuple[int, int, int], image_tokens: int) -
         shape(image_tokens, config.image_dim) if config.image_dim else None,
     )
     assert velocity.shape == (2, *grid, config.velocity_channels)
+    assert velocity.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(("name", "hints"), [("VACE_1_3B", 15), ("VACE_14B", 8)])
+def test_vace_transformer(name: str, hints: int) -> None:
+    """As many parameters as diffusers' network, and a step of a video with two references."""
+    given = getattr(published, name)
+    config = VaceConfig.from_dict(given)
+    network = abstract_module(VaceTransformer, config, param_dtype=jnp.bfloat16)
+    with torch.device("meta"):
+        theirs = WanVACETransformer3DModel.from_config(dict(given))
+    assert parameters(network) == sum(parameter.numel() for parameter in theirs.parameters())
+
+    def shape(*sizes: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((2, *sizes), jnp.float32)
+
+    velocity = nnx.eval_shape(
+        lambda network, *inputs, control: network(*inputs, control=control),
+        network,
+        shape(23, 60, 104, config.in_channels),
+        shape(),
+        shape(512, config.text_dim),
+        control=Control(shape(23, 60, 104, config.vace_in_channels), shape(hints)),
+    )
+    assert velocity.shape == (2, 23, 60, 104, 16)
     assert velocity.dtype == jnp.bfloat16
 
 

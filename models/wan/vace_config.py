@@ -1,0 +1,36 @@
+"""Config of a VACE transformer: Wan's, and where its hints go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models.wan.config import WanConfig
+
+
+@dataclass(frozen=True)
+class VaceConfig(WanConfig):
+    """The fields of diffusers' WanVACETransformer3DModel config, with its defaults (14B's).
+
+    Raises:
+        ValueError: a value that the network cannot have, by name.
+    """
+
+    vace_layers: tuple[int, ...] = (0, 5, 10, 15, 20, 25, 30, 35)
+    """Blocks behind which a hint is added, in rising order; a control block makes each."""
+    vace_in_channels: int = 96
+    """Channels of the control video: latents of what stays and of what is drawn anew, and the
+    mask."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        layers = self.vace_layers
+        if not all(type(layer) is int for layer in layers) or list(layers) != sorted({*layers}):
+            raise ValueError(f"vace_layers {layers} must be whole numbers in rising order")
+        if not layers or layers[0] != 0:
+            raise ValueError(f"vace_layers {layers} must begin with 0")
+        if layers[-1] >= self.num_layers:
+            raise ValueError(f"vace_layers {layers} are more than num_layers {self.num_layers}")
+        if type(self.vace_in_channels) is not int or self.vace_in_channels < 1:
+            raise ValueError(
+                f"vace_in_channels must be a positive integer, not {self.vace_in_channels!r}"
+            )
