@@ -1,0 +1,179 @@
+"""What VACE's network sees of frames, masks and references, against diffusers' own preparation.
+
+Latents in relative terms: a reference that is read wrongly hardly shows in the frames drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from diffusers import WanVACEPipeline, WanVACETransformer3DModel
+from flax import nnx
+from PIL import Image
+
+from models.checkpoint.folder import read_config
+from models.interface.pipeline import RequestError
+from models.loading.abstract import abstract_module
+from models.vae import video_key_mapping
+from models.vae.video import VideoAutoencoder
+from models.vae.video_config import VideoVaeConfig
+from models.wan import vace_inputs
+from models.wan.latents import Normalisation
+from models.wan.vace_conditions import control_channels, control_video, with_references
+from models.wan.vace_inputs import ControlFrames, extended, kept, read_frames, read_reference
+from models.weights.loader import load
+from tests.parity.test_wan_transformer import BASE, relative
+from tests.parity.tiny_wan import video_vae
+
+RELATIVE = 1e-5
+SIZE, FRAMES = (80, 48), 9
+
+
+def picture(seed: int, size: tuple[int, int], mode: str = "RGB") -> Image.Image:
+    """Fields of colour with soft edges."""
+    fields = np.random.default_rng(seed).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    return Image.fromarray(fields).convert(mode).resize(size)
+
+
+CLIP = [picture(seed, (93, 61)) for seed in range(FRAMES)]
+MASKS = [picture(seed, (51, 90), "L") for seed in range(20, 20 + FRAMES)]
+GREY = Image.new("RGB", SIZE, (128, 128, 128))
+BLACK, WHITE = (Image.new("L", SIZE, level) for level in (0, 255))
+REFERENCES = [picture(30, (133, 61)), picture(31, (37, 190)), picture(32, (24, 16))]
+
+
+class Pair(NamedTuple):
+    """Diffusers' pipeline, and our VAE of the same weights."""
+
+    theirs: WanVACEPipeline
+    vae: VideoAutoencoder
+    pixel: int
+
+
+VAES: dict[str, dict[str, Any]] = {
+    "squares of 8": {},
+    "squares of 4, latents of 3": {
+        "z_dim": 3,
+        "dim_mult": [1, 2, 3],
+        "temperal_downsample": [True, True],
+        "scale_factor_spatial": 4,
+    },
+}
+
+
+@pytest.fixture(scope="module", params=VAES)
+def pair(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder, vae = tmp_path_factory.mktemp("vace"), video_vae(1, **VAES[request.param])
+    vae.save_pretrained(folder / "vae")
+    sizes = {**BASE, "num_layers": 1, "vace_layers": (0,), "vace_in_channels": 3}
+    transformer = WanVACETransformer3DModel(**sizes)
+    theirs = WanVACEPipeline(None, None, vae, None, transformer)
+    config = VideoVaeConfig.from_dict(read_config(folder, "vae"))
+    abstract = abstract_module(VideoAutoencoder, config, param_dtype=jnp.float32)
+    ours = load(abstract, folder / "vae", video_key_mapping.RENAMES)
+    return Pair(theirs, ours, theirs.vae_scale_factor_spatial)
+
+
+def by_diffusers(
+    pair: Pair,
+    clip: list[Image.Image] | None,
+    masks: list[Image.Image] | None,
+    references: list[Image.Image] | None = None,
+) -> np.ndarray:
+    """Control latents [f, h, w, channels]."""
+    pipeline = pair.theirs
+    # A video smaller than the request is not enlarged there: it has to come in its size.
+    clip = clip and [frame.resize(SIZE, Image.Resampling.LANCZOS) for frame in clip]
+    with torch.no_grad():
+        video, mask, pictures = pipeline.preprocess_conditions(
+            clip, masks, references, 1, SIZE[1], SIZE[0], FRAMES, torch.float32, "cpu"
+        )
+        latents = pipeline.prepare_video_latents(video, mask, pictures, device="cpu")
+        both = torch.cat([latents, pipeline.prepare_masks(mask, pictures)], dim=1)
+    return both[0].permute(1, 2, 3, 0).numpy()
+
+
+def by_us(
+    pair: Pair, given: ControlFrames, references: Sequence[Image.Image] = (), *, video: bool = True
+) -> np.ndarray:
+    """The same, the order of references left to `with_references`."""
+    normalisation = Normalisation.of(pair.vae.config)
+    read = [read_reference(one, SIZE, pair.pixel, "reference_images") for one in references]
+
+    @nnx.jit
+    def run(vae: VideoAutoencoder, frames: Any, masks: Any, pixels: list[Any]) -> Any:
+        def encode(clip: Any) -> Any:
+            return normalisation.apply(vae.encode(clip[None])[0][0])
+
+        control = control_video(encode, frames if video else None, masks)
+        if not pixels:
+            return control
+        return with_references(control, jnp.concatenate([encode(one[None]) for one in pixels]))
+
+    frames, masks = map(jnp.asarray, given)
+    return np.asarray(run(pair.vae, frames, masks, [jnp.asarray(one) for one in read]))
+
+
+def test_a_video_with_masks_and_references(pair: Pair) -> None:
+    theirs = by_diffusers(pair, CLIP, MASKS, REFERENCES)
+    ours = by_us(pair, read_frames(CLIP, MASKS, SIZE), REFERENCES)
+    print(f"relative {relative(ours, theirs):.1e}")
+    assert ours.shape == theirs.shape
+    assert ours.shape[-1] == control_channels(pair.vae.config.z_dim, pair.pixel)
+    assert relative(ours, theirs) <= RELATIVE
+    turned = by_us(pair, read_frames(CLIP, MASKS, SIZE), REFERENCES[::-1])
+    assert relative(turned, theirs) > 1000 * RELATIVE
+
+
+def test_references_alone(pair: Pair) -> None:
+    theirs = by_diffusers(pair, None, None, REFERENCES[:1])
+    given = read_frames([GREY] * FRAMES, [], SIZE)
+    assert relative(by_us(pair, given, REFERENCES[:1], video=False), theirs) <= RELATIVE
+    grey = by_us(pair, given, REFERENCES[:1])
+    assert relative(grey, theirs) > 10 * RELATIVE, "no video is grey between two bytes"
+
+
+def test_first_and_last_frame_with_the_rest_to_be_drawn(pair: Pair) -> None:
+    clip = [CLIP[0], *[GREY] * (FRAMES - 2), CLIP[1]]
+    theirs = by_diffusers(pair, clip, [BLACK, *[WHITE] * (FRAMES - 2), BLACK])
+    given = extended(kept(CLIP[0], SIZE), FRAMES, kept(CLIP[1], SIZE))
+    assert relative(by_us(pair, given), theirs) <= RELATIVE
+    first_alone = extended(kept(CLIP[0], SIZE), FRAMES)
+    assert relative(by_us(pair, first_alone), theirs) > 100 * RELATIVE
+
+
+def test_a_reference_that_is_averaged_fails_by_far(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = by_diffusers(pair, CLIP, MASKS, REFERENCES)
+
+    def averaged(pixels: np.ndarray, size: int, axis: int) -> np.ndarray:
+        sides = [size if axis == at else side for at, side in enumerate(pixels.shape[:2])]
+        bands = [
+            Image.fromarray(pixels[..., band]).resize(sides[::-1], Image.Resampling.BILINEAR)
+            for band in range(3)
+        ]
+        return np.stack([np.asarray(band) for band in bands], axis=-1)
+
+    monkeypatch.setattr(vace_inputs, "_interpolated", averaged)
+    ours = by_us(pair, read_frames(CLIP, MASKS, SIZE), REFERENCES)
+    assert relative(ours, theirs) > 100 * RELATIVE
+
+
+def test_one_mask_is_every_frames() -> None:
+    one = read_frames(CLIP, MASKS[:1], SIZE)
+    np.testing.assert_array_equal(one.masks, read_frames(CLIP, MASKS[:1] * FRAMES, SIZE).masks)
+
+
+def test_what_cannot_be_laid_out_says_why() -> None:
+    with pytest.raises(RequestError, match="2 frames, the video 9"):
+        read_frames(CLIP, MASKS[:2], SIZE)
+    with pytest.raises(RequestError, match="10 at least"):
+        extended(read_frames(CLIP, [], SIZE), FRAMES, kept(CLIP[0], SIZE))
+    with pytest.raises(RequestError, match="8 pixels on each side"):
+        read_reference(picture(1, (40, 7)), SIZE, 8, "reference_images.0")
