@@ -15,7 +15,12 @@ from safetensors.torch import load_file, save_file
 
 from models import registry
 from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
+from models.checkpoint.key_mapping import target
+from models.wan.authors_names import AUTHORS_RENAMES
+from models.wan.key_mapping import RENAMES
+from models.weights.loader import flat_parameters
 from tests.models.single_files import Tensors, are_equal, weights, write
+from tests.parity.test_wan_vace_transformer import Case, load_ours, make
 from tests.parity.tiny_wan import make_wan
 
 STORED = "transformer/diffusion_pytorch_model.safetensors"
@@ -42,6 +47,8 @@ RULES = (
     (r"(blocks\.\d+\.)norm2", r"\1norm3"),
     (r"ffn\.net\.0\.proj", "ffn.0"),
     (r"ffn\.net\.2", "ffn.2"),
+    (r"(vace_blocks\.0\.)proj_in", r"\1before_proj"),
+    (r"(vace_blocks\.\d+\.)proj_out", r"\1after_proj"),
 )
 """diffusers' names → the authors'; the first of two that would match comes first."""
 
@@ -108,3 +115,18 @@ def test_what_cannot_be_served_says_why(folder: Path, tmp_path: Path) -> None:
         weights(other, experts)
     with pytest.raises(CheckpointError, match="swap_experts is set, but one file"):
         registry.load("tiny", str(file), "float32", {}, base=str(experts), swap_experts=True)
+
+
+def test_a_vace_transformer_has_every_array_by_its_authors_name(tmp_path: Path) -> None:
+    """And the writer's names are those that diffusers' own conversion reads."""
+    make(tmp_path, Case({"vace_layers": (0, 2), "vace_in_channels": 14}))
+    stored = load_file(tmp_path / STORED)
+    named = authors(stored)
+    ours = flat_parameters(load_ours(tmp_path))
+    assert {found.path for key in named if (found := target(key, AUTHORS_RENAMES))} == {*ours}
+    for key, theirs in zip(stored, named, strict=True):
+        places = [target(key, RENAMES), target(theirs, AUTHORS_RENAMES)]
+        assert len({place and (place.path, place.layer) for place in places}) == 1, (key, theirs)
+    converted = single_file_utils.convert_wan_transformer_to_diffusers(dict(named))
+    assert converted.keys() == stored.keys()
+    assert all(converted[key].equal(tensor) for key, tensor in stored.items())
