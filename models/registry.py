@@ -46,6 +46,9 @@ WITH_EXPERTS = frozenset({".wan.load"})
 WITH_IMAGE_PROMPTS = frozenset({".flux.load"})
 """Modules whose `load` takes networks that read images as prompts (`Reading.image_prompts`)."""
 
+WITH_CONTROLS: frozenset[str] = frozenset()
+"""Modules whose `load` takes ControlNets (`Reading.controls`)."""
+
 SINGLE_FILES: Mapping[str, tuple[str, ...]] = {
     ".flux.load": ("text_encoder*/*.safetensors", "vae/*.safetensors"),
     ".sdxl.load": (),
@@ -164,6 +167,8 @@ def _reading(class_name: str, how: Mapping[str, Any]) -> Reading:
     """Raises: CheckpointError: the family has no use for it."""
     if how.get("image_prompts") and FAMILIES[class_name] not in WITH_IMAGE_PROMPTS:
         raise CheckpointError(f"image_prompts are set, but a {class_name} takes none")
+    if how.get("controls") and FAMILIES[class_name] not in WITH_CONTROLS:
+        raise CheckpointError(f"controls are set, but a {class_name} takes none")
     reading: Reading = import_module(".loading.sources", __package__).Reading(**how)
     return reading
 

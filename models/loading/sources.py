@@ -163,6 +163,19 @@ class ImagePromptSource:
     encoder: str | None = None
 
 
+@dataclass(frozen=True)
+class ControlSource:
+    """Place of a ControlNet.
+
+    Args:
+        source: folder, hub id, or single file.
+        mode: kind of control images of a union; None: it is none.
+    """
+
+    source: str
+    mode: str | None = None
+
+
 FILES: Reader = Files()
 SHAPES: Reader = Shapes()
 
@@ -180,6 +193,8 @@ class Reading:
         rounding: of the denoising networks' blocks to 8 bits; None: they stay as they are.
         fused: what is merged into networks as they are loaded, by their names.
         image_prompts: networks beside the checkpoint's that read images as prompts, by name.
+        controls: ControlNets beside the checkpoint's networks, by name.
+        max_controls: controls that one request may have.
         reader: of everything but the configs; with `SHAPES` no weights are needed.
     """
 
@@ -191,6 +206,8 @@ class Reading:
     rounding: Rounding | None = None
     fused: Mapping[str, Change] = field(default_factory=dict)
     image_prompts: Mapping[str, ImagePromptSource] = field(default_factory=dict)
+    controls: Mapping[str, ControlSource] = field(default_factory=dict)
+    max_controls: int = 0
     reader: Reader = FILES
 
     @property

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -22,12 +24,15 @@ from models.parallel.by_size import placed_by_size
 from models.sampling import registry
 from models.sdxl.compatibility import Parts, check_fit, check_index
 from models.sdxl.config import UNetConfig
+from models.sdxl.control_checkpoint import ControlNetFiles, Controls, read_controls
+from models.sdxl.controlnet import ControlNet
 from models.sdxl.latents import LatentSpace
 from models.sdxl.network import UNet
 from models.sdxl.pipeline import SdxlNetworks, SdxlPipeline
 from models.sdxl.prepare import Preparation
 from models.sdxl.source import Source
 from models.sdxl.spec import SDXL_LEVERS, make_spec
+from models.spec.controls import FIELD as CONTROL
 from models.spec.model_spec import ModelSpec
 from models.text.clip import ClipConfig, ClipTextModel, ClipTextModelWithProjection
 from models.vae.config import VaeConfig, check_tiling
@@ -61,19 +66,25 @@ def load(
     scheduler = source.scheduler()
     for config in (source.config("scheduler"), scheduler):
         registry.from_config(config)  # refused now, by either name, not at the first request
+    controls = read_controls(
+        reading.controls, reading.max_controls, parts.unet, source.config("unet")
+    )
     spec = make_spec(
         name,
-        source.fingerprint(),
+        source.fingerprint(*controls.paths),
         parts,
         chosen,
         scheduler["_class_name"],
         force_zeros_for_empty_prompt=forced_zeros(source),
     )
+    spec = with_controls(spec, controls)
     spec = with_presets(spec, folder, SDXL_LEVERS, reading.qualities, reading.eight_bit)
     activation_dtype = reading.activation_dtype or dtype
     check_tiling(reading.vae_tiling, parts.vae.downsampling)
     space = LatentSpace(parts.vae, jnp.dtype(activation_dtype), reading.vae_tiling)
-    preparation = read_preparation(source, parts, spec, space, reading.reader)
+    preparation = replace(
+        read_preparation(source, parts, spec, space, reading.reader), controls=controls.places
+    )
     stored, used = (
         reading.rounded(abstract_modules(parts, each), "unet") for each in (dtype, activation_dtype)
     )
@@ -82,7 +93,45 @@ def load(
         for name, (place, renames) in source.places(parts.unet, parts.vae).items()
     }
     preview = reading.reader.preview(*colour_encoder(loaded["vae"], preparation.latent_space))
-    return SdxlPipeline(preparation, SdxlNetworks(**loaded, preview=preview))
+    networks = SdxlNetworks(
+        **loaded,
+        preview=preview,
+        controls=load_controls(controls, (jnp.dtype(dtype), jnp.dtype(activation_dtype)), reading),
+    )
+    return SdxlPipeline(preparation, networks)
+
+
+def with_controls(spec: ModelSpec, controls: Controls) -> ModelSpec:
+    """Return the spec of a model with these ControlNets."""
+    if not controls.networks:
+        return spec
+    limits = spec.limits.model_copy(update={"max_controls": controls.places.slots})
+    return spec.model_copy(
+        update={
+            "controls": controls.described,
+            "limits": limits,
+            "fields": spec.fields | {CONTROL},
+        }
+    )
+
+
+def load_controls(
+    controls: Controls, dtypes: tuple[np.dtype[Any], np.dtype[Any]], reading: Reading
+) -> nnx.List | None:
+    """Load a model's ControlNets; None: it has none.
+
+    Args:
+        dtypes: in which they are stored, and in which they are used.
+
+    Raises: CheckpointError: as `load`.
+    """
+
+    def loaded(files: ControlNetFiles) -> nnx.Module:
+        modules = [abstract_module(ControlNet, files.config, param_dtype=each) for each in dtypes]
+        pair = (modules[0], modules[1])
+        return reading.network("controls", pair, files.place, files.renames)
+
+    return nnx.List([loaded(files) for files in controls.networks]) if controls.networks else None
 
 
 def read_parts(source: Source) -> Parts:

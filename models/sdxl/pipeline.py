@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jaxtyping import Array, Float
 
 from models.interface.denoising_pipeline import DenoisingPipeline, Draft, each_alone
@@ -20,6 +21,8 @@ from models.sampling.guidance import classifier_free, rescale
 from models.sampling.solver import Stepped
 from models.sdxl.adapter_names import SPELLINGS
 from models.sdxl.conditioning import encode_text
+from models.sdxl.controls import HINTS, hints, residuals
+from models.sdxl.network import Residuals
 from models.sdxl.prepare import Preparation
 
 
@@ -31,6 +34,8 @@ class SdxlNetworks(NamedTuple):
     clip_2: Any
     vae: Any
     preview: Any
+    controls: Any = None
+    """List of ControlNets; None: it has none."""
 
 
 class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
@@ -39,7 +44,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     A row: latents and denoised [h, w, c]; prompt_embeds [prompts, tokens, text], pooled_embeds
     [prompts, pooled] and time_ids [prompts, 6]. Inpainting adds mask [h, w, 1] and, by the UNet's
     kind, clean and noise or masked [h, w, c]; networks with distilled guidance have timestep_cond
-    [features].
+    [features]; models with ControlNets hints [slots, h, w, first].
     """
 
     PROMPTS = ("prompt_embeds", "pooled_embeds", "time_ids")
@@ -69,6 +74,9 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         }
         if "timestep_cond" in inputs:
             row["timestep_cond"] = inputs["timestep_cond"]
+        if self.graphs.controls is not None:
+            slots = self.preparation.controls.slots
+            row[HINTS] = hints(self._controlnets(weights), inputs, slots, latents)
         return row
 
     def predict(
@@ -88,6 +96,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
             return jnp.repeat(x, prompts, axis=0)
 
         latents = rows["latents"] * per_row(values["input_scale"], rows["latents"])
+        control = self._control(weights, rows, values, latents)
         if "masked" in rows:
             latents = jnp.concatenate([latents, rows["mask"], rows["masked"]], axis=-1)
         output = unet(
@@ -95,8 +104,33 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
             each_prompt(values["timestep"]),
             *(each_alone(rows[name]) for name in self.PROMPTS),
             each_prompt(rows["timestep_cond"]) if "timestep_cond" in rows else None,
+            control,
         )
         return output.astype(jnp.float32).reshape(batch, prompts, *output.shape[1:])
+
+    def _control(
+        self,
+        weights: SdxlNetworks,
+        rows: PyTree,
+        values: Mapping[str, jax.Array],
+        latents: Float[Array, "batch h w latent"],
+    ) -> Residuals | None:
+        """Return what ControlNets add to the UNet's states; None: the model has none."""
+        if self.graphs.controls is None:
+            return None
+        prompts = rows["prompt_embeds"].shape[1]
+
+        def each_prompt(x: Array) -> Array:
+            return jnp.repeat(x[:, None], prompts, axis=1)
+
+        told = (each_prompt(latents), each_prompt(values["timestep"]))
+        conditions = tuple(rows[name] for name in self.PROMPTS)
+        return residuals(self._controlnets(weights), rows, values, (*told, *conditions))
+
+    def _controlnets(self, weights: SdxlNetworks) -> nnx.List:
+        """Return the ControlNets as they lie: each is gathered where it runs."""
+        merged: nnx.List = nnx.merge(self.graphs.controls, weights.controls)
+        return merged
 
     def guide(
         self, output: Float[Array, "batch prompts h w latent"], values: Mapping[str, jax.Array]

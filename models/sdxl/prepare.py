@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from models.interface.controls import requested_controls
 from models.interface.denoising_pipeline import Draft
 from models.interface.idle_options import idle_options
 from models.interface.pipeline import Fields, RequestError, RequestWarning
@@ -23,6 +24,7 @@ from models.sampling.torch_rng import TorchGenerator
 from models.sdxl import initial_latents
 from models.sdxl.conditioning import guidance_embedding, layers_from_the_end, time_ids
 from models.sdxl.config import UNetConfig
+from models.sdxl.controls import NO_CONTROLS, ControlPlaces
 from models.sdxl.initial_latents import Draws
 from models.sdxl.latents import LatentSpace
 from models.sdxl.prompts import read_texts
@@ -46,6 +48,7 @@ class Preparation:
     """`scheduler_config.json`."""
     force_zeros_for_empty_prompt: bool
     """Whether the UNet gets zeros without a negative prompt, not the encoding of an empty text."""
+    controls: ControlPlaces = NO_CONTROLS
 
     def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
         """Lay out one image. Raises: RequestError: it cannot be served; names the field."""
@@ -56,10 +59,13 @@ class Preparation:
         draws = self._draws(request)
         prompts = 2 if self._classifier_free(request) else 1
         texts = self._texts(request, prompts)
+        size = (request.width, request.height)
+        control = requested_controls(fields, images, self.spec, size)
         inputs = {
             **texts.inputs,
             **self._conditions(request, task, prompts),
             **self._start(request, task, plan, draws, images),
+            **self.controls.inputs(control),
             **first_history(scheduler.solver, (draws.h, draws.w, draws.channels)),
         }
         program = StepProgram("unet", prompts == 2, scheduler.solver, bool(plan.draws.any()))
@@ -70,7 +76,7 @@ class Preparation:
         return Draft(
             bucket,
             inputs,
-            steps_of(request, plan, program, draws),
+            self.controls.steps(steps_of(request, plan, program, draws), control),
             request.width,
             request.height,
             request.seed,

@@ -61,9 +61,13 @@ class Source(NamedTuple):
         found = single_file.components(self.file, unet, vae)
         return {name: found[home] for name, (home, _) in COMPONENTS.items()}
 
-    def fingerprint(self) -> str:
-        """Fingerprint of a file together with just the configs and vocabularies it is used with."""
+    def fingerprint(self, *beside: Path) -> str:
+        """Fingerprint of a file together with just the configs and vocabularies it is used with.
+
+        Args:
+            beside: further folders and files that the model has.
+        """
         if self.file is None:
-            return fingerprint(self.folder)
+            return fingerprint(self.folder, *beside)
         texts = (path for path in self.folder.rglob("*") if path.suffix in TEXTS)
-        return fingerprint(self.file, *sorted(texts))
+        return fingerprint(self.file, *sorted(texts), *beside)

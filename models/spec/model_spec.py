@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.spec.controls import FIELD as CONTROL
+from models.spec.controls import ControlKind
 from models.spec.image_prompts import FIELD as IMAGE_PROMPTS
 from models.spec.image_prompts import ImagePrompt, tokens_of
 from models.spec.lora import Lora, RequestedLora, pages_of_request
@@ -83,6 +85,8 @@ class Limits(BaseModel):
     """Maximum number of `reference_images`."""
     max_image_prompts: int = Field(default=0, ge=0)
     """Maximum number of `image_prompts`."""
+    max_controls: int = Field(default=0, ge=0)
+    """Maximum number of entries in `control`."""
 
 
 class Size(BaseModel):
@@ -195,6 +199,8 @@ class ModelSpec(BaseModel):
     for, by request field; of fields that are not here, none."""
     image_prompts: Mapping[str, ImagePrompt] = Field(default_factory=dict)
     """Names that an entry of the request's `image_prompts` may have; empty: it takes none."""
+    controls: Mapping[str, ControlKind] = Field(default_factory=dict)
+    """Names that an entry of the request's `control` may have; empty: it takes none."""
     lora_pages: int = Field(default=0, ge=0)
     """Pages of adapters that one image may have at the most (`models.spec.lora`); 0: the model's
     pools take no adapters."""
@@ -269,5 +275,7 @@ class ModelSpec(BaseModel):
             self.read_pixels.get(path.split(".")[0], 0) for path in image_values(request)
         ):
             size += f",{READ_PX}={read}"
+        if controls := len(request.get(CONTROL) or ()):
+            size += f",{CONTROL}={controls}"
         pages = pages_of_request(loras)
         return f"{size},lora_pages={pages}" if pages else size

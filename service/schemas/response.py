@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.spec.controls import ControlKind
 from models.spec.image_prompts import ImagePrompt
 from models.spec.lora import PAGE_RANK, Lora
 from models.spec.model_spec import Batching, Need, Sizes
@@ -187,6 +188,8 @@ class ModelView(View):
     and, where it was measured, how near its images are to exact ones."""
     image_prompts: dict[str, ImagePrompt]
     """Names that an entry of the field `image_prompts` may have, each with what it adds."""
+    controls: dict[str, ControlKind]
+    """Names that an entry of the field `control` may have."""
     has_exact: bool
     """Whether it draws exact images, too: not where its weights are of 8 bits alone."""
     base: str | None
@@ -385,6 +388,7 @@ def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
         schedulers={name: dict(options) for name, options in spec.schedulers.items()},
         qualities=dict(spec.qualities),
         image_prompts=dict(spec.image_prompts),
+        controls=dict(spec.controls),
         has_exact=spec.has_exact,
         base=spec.runs_on or None,
         batching=spec.batching,

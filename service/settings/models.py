@@ -44,6 +44,15 @@ class ImagePromptSettings(Section):
     """Folder or hub id of the image encoder, where `source` has none."""
 
 
+class ControlSettings(Section):
+    """ControlNet beside a model."""
+
+    source: str
+    """Folder in diffusers' layout, hub id with an optional @revision, or single file."""
+    mode: str | None = None
+    """Kind of control images, of a union: its name, such as "openpose", or its number."""
+
+
 def _with_source(value: Any) -> Any:
     """Return a table, of a source that stands alone."""
     return {"source": value} if isinstance(value, str) else value
@@ -88,6 +97,13 @@ class ModelSettings(Section):
     )
     """Networks that read images as prompts, by the names that requests give them: Redux for Flux.
     Each is a source, or a table."""
+    controls: dict[str, Annotated[ControlSettings, BeforeValidator(_with_source)]] = Field(
+        default_factory=dict
+    )
+    """ControlNets of SDXL, by the names that requests give them. Each is a source, or a table."""
+    max_controls: int = Field(3, ge=1, le=8)
+    """Controls that one request may have. Every image of a model with `controls` has memory for so
+    many."""
     swap_experts: bool | None = None
     """Whether Wan 2.2's experts take turns on the device. Left out: where its memory demands it."""
     vae_tiling: bool | TilingSettings | None = None

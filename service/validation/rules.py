@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from models.spec.controls import FIELD as CONTROL
 from models.spec.field_types import MAX_SEED
 from models.spec.image_prompts import FIELD as IMAGE_PROMPTS
 from models.spec.image_prompts import name_of
@@ -192,6 +193,18 @@ def _wrong_image_prompts(case: Case) -> Errors:
         yield FieldError(field, f"is not served beside {IMAGE_PROMPTS}: leave one of them out")
 
 
+def _wrong_controls(case: Case) -> Errors:
+    known, entries = case.spec.controls, case.given.get(CONTROL, ())
+    if CONTROL not in case.spec.fields or not entries:
+        return
+    if len(entries) > (top := case.bounds.max_controls):
+        yield FieldError(CONTROL, f"has {len(entries)} entries; the model takes {top} at most")
+    for index, entry in enumerate(entries):
+        if entry["name"] not in known:
+            said = f"must be {' or '.join(sorted(known))}"
+            yield FieldError(f"{CONTROL}.{index}.name", said)
+
+
 def _wrong_seed(case: Case) -> Errors:
     if case.fields["seed"] + case.fields["num_images"] - 1 > MAX_SEED:
         yield FieldError("seed", f"seed + num_images - 1 must be {MAX_SEED} at most")
@@ -288,6 +301,7 @@ _CHECKS: tuple[Callable[[Case], Errors], ...] = (
     _wrong_counts,
     _wrong_references,
     _wrong_image_prompts,
+    _wrong_controls,
     _wrong_seed,
     _wrong_prompts,
     _wrong_weights,

@@ -24,7 +24,14 @@ from models.adapters.install import install_banks
 from models.checkpoint.folder import checkpoint_errors
 from models.interface.pipeline import Pipeline, RequestError
 from models.loading.preview import MeanLatents, as_preview, fit
-from models.loading.sources import FILES, SHAPES, Files, ImagePromptSource, Reader
+from models.loading.sources import (
+    FILES,
+    SHAPES,
+    ControlSource,
+    Files,
+    ImagePromptSource,
+    Reader,
+)
 from models.nn.kernels.int8_matmul import eight_bit_for
 from models.nn.kernels.select import kernel_for
 from models.nn.quant.matmul import kind_of
@@ -52,7 +59,7 @@ from workers.slice.mesh import make_mesh
 log = logging.getLogger(__name__)
 
 NO_PROGRAM = {
-    *("source", "base", "image_prompts", "defaults"),
+    *("source", "base", "image_prompts", "controls", "defaults"),
     *("warmup", "batching", "exact_rows", "sizes"),
 }
 """Settings of a model that change none: where it comes from (its fingerprint says what it is), and
@@ -194,6 +201,10 @@ def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
         vae_tiling=tiling_of(model),
         qualities=model.quality,
         image_prompts=image_prompts_of(model),
+        controls={
+            name: ControlSource(one.source, one.mode) for name, one in model.controls.items()
+        },
+        max_controls=model.max_controls,
         **how,
     )
     install_banks(pipeline, model.lora_pages or 0, how.get("sharding"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from models.vision.canny import HIGH, LOW, canny
+from models.interface.canny import HIGH, LOW, canny
 
 
 def stripes(*levels: int, side: int = 12) -> np.ndarray:
