@@ -95,6 +95,11 @@ CHECKPOINTS: Mapping[str, Files] = {
         tokenizer=CLIP_TOKENIZER,
         tokenizer_2=CLIP_TOKENIZER,
     ),
+    "sdxl-ip-adapter": {
+        **_files(SDXL, EULER, sdxl.SDXL_BASE, tokenizer=CLIP_TOKENIZER, tokenizer_2=CLIP_TOKENIZER),
+        "ip-adapter/plus.json": sdxl.IP_ADAPTER_PLUS,
+        "ip-adapter/image_encoder/config.json": sdxl.CLIP_VISION_H,
+    },
     "flux-dev": _files("FluxPipeline", SHIFTED_BY_TOKENS, flux.FLUX_DEV),
     "flux-fill": _files("FluxFillPipeline", SHIFTED_BY_TOKENS, flux.FLUX_FILL),
     "flux-canny": _files("FluxControlPipeline", SHIFTED_BY_TOKENS, flux.FLUX_CONTROL),
@@ -122,8 +127,11 @@ CHECKPOINTS: Mapping[str, Files] = {
 """Checkpoints by the names that `atelier plan --model` takes."""
 
 
-IMAGE_PROMPTS: Mapping[str, Mapping[str, str]] = {"flux-redux": {"redux": "redux"}}
-"""Networks that read images as prompts beside some of them: name → folder in the checkpoint's."""
+IMAGE_PROMPTS: Mapping[str, Mapping[str, str]] = {
+    "flux-redux": {"redux": "redux"},
+    "sdxl-ip-adapter": {"plus": "ip-adapter/plus.json"},
+}
+"""Networks that read images as prompts beside some of them: name → place in the checkpoint's."""
 
 
 def image_prompts(name: str, folder: Path) -> dict[str, str]:

@@ -43,7 +43,7 @@ FAMILIES: Mapping[str, str] = {
 WITH_EXPERTS = frozenset({".wan.load"})
 """Modules whose `load` can leave experts on the host, by turns on the device (`swap_experts`)."""
 
-WITH_IMAGE_PROMPTS = frozenset({".flux.load"})
+WITH_IMAGE_PROMPTS = frozenset({".flux.load", ".sdxl.load"})
 """Modules whose `load` takes networks that read images as prompts (`Reading.image_prompts`)."""
 
 WITH_CONTROLS: frozenset[str] = frozenset()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -24,9 +25,13 @@ def of_first_prompt(rows: dict[str, Any], *names: str) -> dict[str, Any]:
     """The same rows for a step without guidance: with the first of their prompts alone.
 
     Args:
-        names: of what they have a prompt each, [rows, prompts, …].
+        names: of what they have a prompt each, [rows, prompts, …], or trees of that; rows may lack
+            some.
     """
-    return {**rows, **{name: rows[name][:, :1] for name in names}}
+    first = {
+        name: jax.tree.map(lambda leaf: leaf[:, :1], rows[name]) for name in names if name in rows
+    }
+    return {**rows, **first}
 
 
 def rescale(

@@ -28,6 +28,7 @@ from models.nn.layers.scanned import scan, stack
 from models.nn.layers.split_channels import split_inputs, split_outputs
 from models.parallel.placement import split
 from models.sdxl.config import ACTIVATIONS, Level, UNetConfig
+from models.sdxl.ip_adapter import ImageKeys
 
 Features = Float[Array, "_batch _height _width _channels"]
 """Images, or all strips of each (models/nn/layers/conv_strips.py). Most layers change some of
@@ -35,6 +36,10 @@ these sizes."""
 Tokens = Float[Array, "batch tokens width"]
 Text = Float[Array, "batch text_tokens text_features"]
 Vector = Float[Array, "batch time_features"]
+Images = tuple[ImageKeys, ...]
+"""Image prompts, one an adapter: of a layer, or of a transformer with the layers in front."""
+BlockImages = tuple[Images, ...]
+"""Image prompts of each transformer of a block; empty: there are none."""
 
 TRANSFORMER_NORM_EPSILON = 1e-6
 LAYER_NORM_EPSILON = 1e-5
@@ -127,14 +132,26 @@ class UNetAttention(nnx.Module):
         self.attention = attention
 
     def __call__(
-        self, x: Tokens, context: Float[Array, "batch _context_tokens _context_width"]
+        self,
+        x: Tokens,
+        context: Float[Array, "batch _context_tokens _context_width"],
+        images: Images = (),
     ) -> Tokens:
-        """Attend to the context."""
+        """Attend to the context, and to each image prompt on its own.
+
+        Source: Ye et al. 2023 (IP-Adapter), eq. 5.
+        """
         q, k, v = (
-            project(tokens).reshape(*tokens.shape[:2], self.heads, -1)
+            self._by_heads(project(tokens))
             for project, tokens in ((self.q, x), (self.k, context), (self.v, context))
         )
-        return self.out(self.attention(q, k, v).reshape(x.shape))
+        attended = self.attention(q, k, v)
+        for image in images:
+            attended = attended + self.attention(q, *map(self._by_heads, image))
+        return self.out(attended.reshape(x.shape))
+
+    def _by_heads(self, x: Array) -> Float[Array, "batch _tokens heads _dim"]:
+        return x.reshape(*x.shape[:2], self.heads, -1)
 
 
 class TransformerLayer(nnx.Module):
@@ -151,11 +168,11 @@ class TransformerLayer(nnx.Module):
         self.up = linear(width, 8 * width, ("embed", "mlp"), **make)
         self.down = linear(4 * width, width, ("mlp", "embed"), **make)
 
-    def __call__(self, x: Tokens, text: Text) -> Tokens:
-        """Attend to the tokens, then to the text, then feed forward."""
+    def __call__(self, x: Tokens, text: Text, images: Images = ()) -> Tokens:
+        """Attend to the tokens, then to the text and image prompts, then feed forward."""
         normed = self.norm1(x)
         x = x + self.attn1(normed, text if self.only_cross_attention else normed)
-        x = x + self.attn2(self.norm2(x), text)
+        x = x + self.attn2(self.norm2(x), text, images)
         return x + self.feed_forward(self.norm3(x))
 
     def feed_forward(self, x: Tokens) -> Tokens:
@@ -179,12 +196,17 @@ class Transformer(nnx.Module):
         self.layers = _layers(inner, level, depth, attention, **make)
         self.proj_out = linear(inner, level.channels, ("embed", "channels"), **make)
 
-    def __call__(self, x: Features, text: Text) -> Features:
+    def __call__(self, x: Features, text: Text, images: Images = ()) -> Features:
         """Apply the layers to the pixels as tokens."""
         picture = split_rows(join_strips(self.proj_in(self.norm(x))))
         tokens = picture.reshape(len(picture), -1, picture.shape[-1])
         if self.layers is not None:
-            tokens, _ = scan(self.layers, tokens, lambda layer, tokens: layer(tokens, text))
+            tokens, _ = scan(
+                self.layers,
+                tokens,
+                lambda layer, tokens, images: layer(tokens, text, images),
+                images,
+            )
         out = self.proj_out(tokens).reshape(*picture.shape[:-1], x.shape[-1])
         return split_rows(x + split_strips(out))
 
@@ -215,13 +237,15 @@ class UNetDownBlock(nnx.Module):
             else None
         )
 
-    def __call__(self, x: Features, time: Vector, text: Text) -> list[Features]:
+    def __call__(
+        self, x: Features, time: Vector, text: Text, images: BlockImages = ()
+    ) -> list[Features]:
         """Return every residual block's output, with its transformer, and then the halved one."""
         states = []
         for index, resnet in enumerate(self.resnets):
             x = resnet(x, time)
             if self.attentions is not None:
-                x = self.attentions[index](x, text)
+                x = self.attentions[index](x, text, part_of(images, index))
             states.append(x)
         if self.downsample is None:
             return states
@@ -241,11 +265,11 @@ class UNetMidBlock(nnx.Module):
             level._replace(only_cross_attention=False), config, attention, **make
         )
 
-    def __call__(self, x: Features, time: Vector, text: Text) -> Features:
+    def __call__(self, x: Features, time: Vector, text: Text, images: BlockImages = ()) -> Features:
         """Apply the blocks of the lowest resolution."""
         x = self.resnets[0](x, time)
         if self.attentions is not None:
-            x = self.resnets[1](self.attentions[0](x, text), time)
+            x = self.resnets[1](self.attentions[0](x, text, part_of(images, 0)), time)
         return x
 
 
@@ -279,16 +303,28 @@ class UNetUpBlock(nnx.Module):
         )
 
     def __call__(
-        self, x: Features, skips: list[Features], time: Vector, text: Text, size: tuple[int, int]
+        self,
+        x: Features,
+        skips: list[Features],
+        time: Vector,
+        text: Text,
+        size: tuple[int, int],
+        images: BlockImages = (),
     ) -> Features:
         """`size`: height and width of the next level, where there is one."""
         for index, (resnet, skip) in enumerate(zip(self.resnets, skips, strict=True)):
             x = resnet(jnp.concatenate([x, skip], axis=-1), time)
             if self.attentions is not None:
-                x = self.attentions[index](x, text)
+                x = self.attentions[index](x, text, part_of(images, index))
         if self.upsample is None:
             return x
         return split_rows(split_outputs(self.upsample, nearest(x, size)))
+
+
+def part_of(images: tuple[Any, ...], index: int) -> tuple[Any, ...]:
+    """Return one block's or transformer's share of the image prompts; empty: there are none."""
+    part: tuple[Any, ...] = images[index] if images else ()
+    return part
 
 
 def nearest(x: Features, size: tuple[int, int]) -> Features:

@@ -26,6 +26,7 @@ from models.sdxl.compatibility import Parts, check_fit, check_index
 from models.sdxl.config import UNetConfig
 from models.sdxl.control_checkpoint import ControlNetFiles, Controls, read_controls
 from models.sdxl.controlnet import ControlNet
+from models.sdxl.image_prompts import load_adapters, read_adapters
 from models.sdxl.latents import LatentSpace
 from models.sdxl.network import UNet
 from models.sdxl.pipeline import SdxlNetworks, SdxlPipeline
@@ -33,6 +34,7 @@ from models.sdxl.prepare import Preparation
 from models.sdxl.source import Source
 from models.sdxl.spec import SDXL_LEVERS, make_spec
 from models.spec.controls import FIELD as CONTROL
+from models.spec.image_prompts import ImagePrompt
 from models.spec.model_spec import ModelSpec
 from models.text.clip import ClipConfig, ClipTextModel, ClipTextModelWithProjection
 from models.vae.config import VaeConfig, check_tiling
@@ -69,13 +71,16 @@ def load(
     controls = read_controls(
         reading.controls, reading.max_controls, parts.unet, source.config("unet")
     )
+    adapters = read_adapters(reading.image_prompts, parts.unet)
+    beside = (place for one in adapters.values() for place in one.places)
     spec = make_spec(
         name,
-        source.fingerprint(*controls.paths),
+        source.fingerprint(*controls.paths, *beside),
         parts,
         chosen,
         scheduler["_class_name"],
         force_zeros_for_empty_prompt=forced_zeros(source),
+        image_prompts={name: ImagePrompt(tokens=one.tokens) for name, one in adapters.items()},
     )
     spec = with_controls(spec, controls)
     spec = with_presets(spec, folder, SDXL_LEVERS, reading.qualities, reading.eight_bit)
@@ -83,7 +88,9 @@ def load(
     check_tiling(reading.vae_tiling, parts.vae.downsampling)
     space = LatentSpace(parts.vae, jnp.dtype(activation_dtype), reading.vae_tiling)
     preparation = replace(
-        read_preparation(source, parts, spec, space, reading.reader), controls=controls.places
+        read_preparation(source, parts, spec, space, reading.reader),
+        controls=controls.places,
+        image_prompts={name: one.preprocessor for name, one in adapters.items()},
     )
     stored, used = (
         reading.rounded(abstract_modules(parts, each), "unet") for each in (dtype, activation_dtype)
@@ -97,6 +104,7 @@ def load(
         **loaded,
         preview=preview,
         controls=load_controls(controls, (jnp.dtype(dtype), jnp.dtype(activation_dtype)), reading),
+        image_prompts=load_adapters(adapters, parts.unet, reading, dtype, activation_dtype),
     )
     return SdxlPipeline(preparation, networks)
 

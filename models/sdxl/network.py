@@ -29,10 +29,12 @@ from models.sdxl.blocks import (
     UNetMidBlock,
     UNetUpBlock,
     Vector,
+    part_of,
     split_rows,
 )
 from models.sdxl.config import ACTIVATIONS, UNetConfig
 from models.sdxl.embeddings import Embedding, sinusoid
+from models.sdxl.ip_adapter import NO_IMAGES, ImageLevels
 
 Residuals = tuple[Features, ...]
 """Sums that ControlNets add to each state of the way down, in its order, and to the middle's."""
@@ -63,17 +65,21 @@ class WayDown(nnx.Module):
             return 1
         return for_batch(trace_options().layout, batch, width // halved)
 
-    def states(self, x: Features, time: Vector, text: Text) -> tuple[list[Features], Features]:
+    def states(
+        self, x: Features, time: Vector, text: Text, images: ImageLevels = NO_IMAGES
+    ) -> tuple[list[Features], Features]:
         """Return the states that skip the middle, and what the middle makes of the last one.
 
         Args:
             x: behind the first convolution.
         """
         states = [x]
-        for block in self.down_blocks:
-            states += block(states[-1], time, text)
+        for index, block in enumerate(self.down_blocks):
+            states += block(states[-1], time, text, part_of(images.down, index))
         last = states[-1]
-        return states, last if self.mid_block is None else self.mid_block(last, time, text)
+        if self.mid_block is None:
+            return states, last
+        return states, self.mid_block(last, time, text, part_of(images.mid, 0))
 
     def condition(
         self,
@@ -139,6 +145,7 @@ class UNet(WayDown):
         pooled_embeds: Float[Array, "batch pooled"] | None = None,
         time_ids: Float[Array, "batch numbers"] | None = None,
         timestep_cond: Float[Array, "batch guidance_features"] | None = None,
+        images: ImageLevels = NO_IMAGES,
         control: Residuals | None = None,
     ) -> Float[Array, "batch height width out"]:
         """The prediction, in the dtype of the weights.
@@ -148,6 +155,8 @@ class UNet(WayDown):
             pooled_embeds, time_ids: pooled text; original size, crop and target size (px), as
                 float32. Read by networks with a text-time embedding, which must be given both.
             timestep_cond: the embedded guidance scale, for networks with `time_cond_proj_dim`.
+            images: image prompts, [layers, batch, tokens, width], of each transformer in each
+                block, one an adapter.
             control: what ControlNets add to the states of the way down and to the middle's.
         """
         dtype = self.conv_in.kernel.dtype
@@ -158,22 +167,27 @@ class UNet(WayDown):
         x = latents.astype(dtype)
         with replace(trace_options(), strips=self._strips(*x.shape[:3])).active():
             parts = None if control is None else tuple(map(split_strips, control))
-            return join_strips(self.through_levels(split_strips(x), time, text, parts))
+            return join_strips(self.through_levels(split_strips(x), time, text, images, parts))
 
     def through_levels(
-        self, x: Features, time: Vector, text: Text, control: Residuals | None = None
+        self,
+        x: Features,
+        time: Vector,
+        text: Text,
+        images: ImageLevels = NO_IMAGES,
+        control: Residuals | None = None,
     ) -> Features:
         """The prediction from latents; all images may be in strips."""
         x = split_rows(convolved(self.conv_in, 2 * x - 1 if self.config.center_input_sample else x))
-        states, x = self.states(x, time, text)
+        states, x = self.states(x, time, text, images)
         if control is not None:
             *added, middle = control
             states = [state + more for state, more in zip(states, added, strict=True)]
             x = x + middle
-        for block in self.up_blocks:
+        for index, block in enumerate(self.up_blocks):
             skips = [states.pop() for _ in block.resnets]
             size = states[-1].shape[1:3] if states else x.shape[1:3]
-            x = block(x, skips, time, text, size)
+            x = block(x, skips, time, text, size, part_of(images.up, index))
         x = ACTIVATIONS[self.config.act_fn](self.conv_norm_out(x))
         return convolved(self.conv_out, x)
 

@@ -19,6 +19,7 @@ from models.nn.layers.step_cache import CachedStep
 from models.sampling.base import per_row
 from models.sampling.guidance import classifier_free, rescale
 from models.sampling.solver import Stepped
+from models.sdxl import image_prompts
 from models.sdxl.adapter_names import SPELLINGS
 from models.sdxl.conditioning import encode_text
 from models.sdxl.controls import HINTS, hints, residuals
@@ -36,6 +37,7 @@ class SdxlNetworks(NamedTuple):
     preview: Any
     controls: Any = None
     """List of ControlNets; None: it has none."""
+    image_prompts: Any = None
 
 
 class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
@@ -44,10 +46,12 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     A row: latents and denoised [h, w, c]; prompt_embeds [prompts, tokens, text], pooled_embeds
     [prompts, pooled] and time_ids [prompts, 6]. Inpainting adds mask [h, w, 1] and, by the UNet's
     kind, clean and noise or masked [h, w, c]; networks with distilled guidance have timestep_cond
-    [features]; models with ControlNets hints [slots, h, w, first].
+    [features]; image prompts are image_prompts, a tree of [prompts, layers, tokens, width]; models
+    with ControlNets have hints [slots, h, w, first].
     """
 
-    PROMPTS = ("prompt_embeds", "pooled_embeds", "time_ids")
+    TEXTS = ("prompt_embeds", "pooled_embeds", "time_ids")
+    PROMPTS = (*TEXTS, "image_prompts")
     ENCODERS = ("clip", "clip_2")
     SPELLINGS = SPELLINGS
 
@@ -71,6 +75,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
             "time_ids": inputs["time_ids"],
             **self._encode_texts(weights, inputs),
             **masks,
+            **image_prompts.encoded(self.network(weights, "image_prompts"), inputs),
         }
         if "timestep_cond" in inputs:
             row["timestep_cond"] = inputs["timestep_cond"]
@@ -102,8 +107,9 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         output = unet(
             each_prompt(latents),
             each_prompt(values["timestep"]),
-            *(each_alone(rows[name]) for name in self.PROMPTS),
+            *(each_alone(rows[name]) for name in self.TEXTS),
             each_prompt(rows["timestep_cond"]) if "timestep_cond" in rows else None,
+            image_prompts.of_layers(rows),
             control,
         )
         return output.astype(jnp.float32).reshape(batch, prompts, *output.shape[1:])

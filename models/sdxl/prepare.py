@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from models.sdxl import initial_latents
 from models.sdxl.conditioning import guidance_embedding, layers_from_the_end, time_ids
 from models.sdxl.config import UNetConfig
 from models.sdxl.controls import NO_CONTROLS, ControlPlaces
+from models.sdxl.image_prompts import read_image_prompts
 from models.sdxl.initial_latents import Draws
 from models.sdxl.latents import LatentSpace
 from models.sdxl.prompts import read_texts
@@ -33,6 +34,7 @@ from models.sdxl.step_table import plan_of, steps_of
 from models.spec.model_spec import ModelSpec, Task
 from models.text.clip import ClipConfig
 from models.text.tokenizer import ReadTexts, Tokenizer
+from models.vision.preprocess import ClipPreprocessor
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Preparation:
     force_zeros_for_empty_prompt: bool
     """Whether the UNet gets zeros without a negative prompt, not the encoding of an empty text."""
     controls: ControlPlaces = NO_CONTROLS
+    image_prompts: Mapping[str, ClipPreprocessor] = field(default_factory=dict)
+    """Preprocessing of images by the IP-Adapter that reads them."""
 
     def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
         """Lay out one image. Raises: RequestError: it cannot be served; names the field."""
@@ -61,11 +65,13 @@ class Preparation:
         texts = self._texts(request, prompts)
         size = (request.width, request.height)
         control = requested_controls(fields, images, self.spec, size)
+        prompted = read_image_prompts(fields, images, self.spec, self.image_prompts)
         inputs = {
             **texts.inputs,
             **self._conditions(request, task, prompts),
             **self._start(request, task, plan, draws, images),
             **self.controls.inputs(control),
+            **prompted.inputs,
             **first_history(scheduler.solver, (draws.h, draws.w, draws.channels)),
         }
         program = StepProgram("unet", prompts == 2, scheduler.solver, bool(plan.draws.any()))
@@ -73,6 +79,7 @@ class Preparation:
         bucket = f"{request.width}x{request.height},text={tokens},prompts={prompts},"
         bucket += solver_key(scheduler.solver, plan)
         bucket += ",inpainting" if task == "inpainting" else ""
+        bucket += prompted.key
         return Draft(
             bucket,
             inputs,

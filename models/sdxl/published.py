@@ -27,6 +27,24 @@ CLIP_BIG_G: Mapping[str, Any] = {
     "hidden_act": "gelu",
     "eos_token_id": 2,
 }
+CLIP_VISION_H: Mapping[str, Any] = {
+    "hidden_size": 1280,
+    "intermediate_size": 5120,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 16,
+    "image_size": 224,
+    "patch_size": 14,
+    "hidden_act": "gelu",
+    "projection_dim": 1024,
+}
+"""Image encoder of the IP-Adapters named `vit-h`: h94/IP-Adapter, models/image_encoder, which is
+OpenCLIP's ViT-H-14."""
+IP_ADAPTER_PLUS: Mapping[str, Any] = {
+    "image_features": 1280,
+    "tokens": 16,
+    "resampler": {"width": 1280, "heads": 20, "depth": 4, "inner_width": 5120},
+}
+"""ip-adapter-plus_sdxl_vit-h. Source: IP-Adapter's ip_adapter.py, IPAdapterPlusXL.init_proj."""
 VAE: Mapping[str, Any] = {
     "down_block_types": ["DownEncoderBlock2D"] * 4,
     "up_block_types": ["UpDecoderBlock2D"] * 4,

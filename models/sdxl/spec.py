@@ -9,6 +9,8 @@ from models.sampling.registry import OPTIONS, STEP_LISTS
 from models.sdxl.compatibility import Parts
 from models.sdxl.config import UNetConfig
 from models.sdxl.request import FIELDS
+from models.spec.image_prompts import FIELD as IMAGE_PROMPTS
+from models.spec.image_prompts import ImagePrompt
 from models.spec.model_spec import Limits, ModelSpec, Need, Task
 from models.spec.option import Option
 from models.spec.quality_presets import LEVERS, Lever
@@ -26,6 +28,9 @@ SCHEDULERS: Mapping[str, Mapping[str, Option]] = {
 
 SDXL_LEVERS: frozenset[Lever] = LEVERS - {"step_cache"}
 """A UNet is no row of equal blocks, of which the first would tell of the others."""
+
+MAX_IMAGE_PROMPTS = 4
+"""Image prompts of one request: each number of them is a program of its own."""
 
 OWN_DEFAULTS: Mapping[str, Any] = {"num_inference_steps": 50, "guidance_scale": 5.0}
 TASK_DEFAULTS: Mapping[Task, Mapping[str, Any]] = {
@@ -46,17 +51,19 @@ def make_spec(
     scheduler: str,
     *,
     force_zeros_for_empty_prompt: bool = True,
+    image_prompts: Mapping[str, ImagePrompt] | None = None,
 ) -> ModelSpec:
     """Defaults are diffusers' own, then the chosen ones: the folder's, then the operator's.
 
     Args:
         scheduler: the checkpoint's own, by diffusers' class.
         force_zeros_for_empty_prompt: of `model_index.json`.
+        image_prompts: its IP-Adapters by name.
 
     Raises: ValueError: a chosen default is of no field that SDXL has.
     """
     unet, vae = parts.unet, parts.vae
-    fields = fields_of(unet)
+    fields = fields_of(unet) | ({IMAGE_PROMPTS} if image_prompts else set())
     unknown = sorted(chosen.keys() - fields)
     if unknown:
         raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
@@ -89,12 +96,14 @@ def make_spec(
             max_sequence_length=min(
                 parts.clip.max_position_embeddings, parts.clip_2.max_position_embeddings
             ),
+            max_image_prompts=MAX_IMAGE_PROMPTS if image_prompts else 0,
             max_clip_skip=min(parts.clip.num_hidden_layers, parts.clip_2.num_hidden_layers) - 1,
         ),
         schedulers=SCHEDULERS,
         scheduler=scheduler,
         step_lists={scheduler: STEP_LISTS[scheduler] for scheduler in SCHEDULERS},
         sigmas_are="noise levels",
+        image_prompts=image_prompts or {},
         bucket_fields=("width", "height"),
         fingerprint=fingerprint,
     )

@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.nn.attention.attention import Attention, default_attention
-from models.nn.layers.parameterised import conv, embed
+from models.nn.layers.parameterised import conv, embed, linear
 from models.nn.layers.scanned import scan, stack
 from models.text.clip_encoder import ClipBlock, check_tower, layer_renames, tower_norm
 from models.text.config import check_numbers, known
@@ -34,6 +34,7 @@ class ClipVisionConfig:
     intermediate_size: int = 3072
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
+    projection_dim: int = 512
     num_channels: int = 3
     image_size: int = 224
     """Side of the image, in pixels."""
@@ -127,6 +128,33 @@ class ClipVisionModel(nnx.Module):
         return jnp.concatenate([first, patches], axis=1) + self.position_embedding.embedding[...]
 
 
+class ClipVisionModelWithProjection(ClipVisionModel):
+    """The same tower; `pooled` goes through a linear map into the space shared with text."""
+
+    def __init__(
+        self,
+        config: ClipVisionConfig,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+        attention: Attention = default_attention,
+    ) -> None:
+        super().__init__(config, rngs=rngs, param_dtype=param_dtype, attention=attention)
+        self.projection = linear(
+            config.hidden_size,
+            config.projection_dim,
+            ("embed", None),
+            use_bias=False,
+            rngs=rngs,
+            param_dtype=param_dtype,
+        )
+
+    def __call__(self, pixels: Float[Array, "batch height width channels"]) -> ClipVisionOutput:
+        """Encode pixels, with the pooled output projected. Raises: as `ClipVisionModel`."""
+        output = super().__call__(pixels)
+        return output._replace(pooled=self.projection(output.pooled))
+
+
 _PREFIX = r"(?:vision_model\.)?"
 
 RENAMES: tuple[tuple[str, str], ...] = (
@@ -143,3 +171,8 @@ RENAMES: tuple[tuple[str, str], ...] = (
     (r"visual_projection\.weight", ""),
 )
 """Checkpoint key → path, for files of transformers 4 (with `vision_model.`) and 5 (without)."""
+PROJECTED_RENAMES: tuple[tuple[str, str], ...] = (
+    *RENAMES[:-1],
+    (r"visual_projection\.weight", "projection.kernel"),
+)
+"""The same with the map into the space shared with text."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class Family:
     beside_images: Fields = field(default_factory=dict)
     """Fields that every request with them has."""
     image_prompts: Mapping[str, str] = field(default_factory=dict)
-    """Networks that read images as prompts, by name: their folders in the checkpoint's."""
+    """Networks that read images as prompts, by name: their places in the checkpoint's."""
 
 
 def loaded(name: str, folder: Path, dtype: str, **how: Any) -> Pipeline:
@@ -155,11 +155,13 @@ def drawn_by_diffusers(
     request: Fields,
     frames: bool = False,
     images: Mapping[str, bytes] | None = None,
+    before: Callable[[Any], Fields] = lambda pipeline: {},
     **more: Any,
 ) -> np.ndarray:
     """Draw a request whose fields are the pipeline's own arguments, but for the seed.
 
     Args:
+        before: what is done to the pipeline first; it returns further arguments.
         more: arguments that only that pipeline has.
     """
     import torch
@@ -168,7 +170,11 @@ def drawn_by_diffusers(
     pipeline = DiffusionPipeline.from_pretrained(folder)
     pipeline.set_progress_bar_config(disable=True)
     given = {name: value for name, value in request.items() if name not in ("seed", "fps")}
-    given |= more | {name: Image.open(io.BytesIO(file)) for name, file in (images or {}).items()}
+    given |= (
+        before(pipeline)
+        | more
+        | {name: Image.open(io.BytesIO(file)) for name, file in (images or {}).items()}
+    )
     generator = torch.Generator("cpu").manual_seed(request["seed"])
     output = pipeline(**given, generator=generator, output_type="np")
     made = output.frames[0] if frames else output.images[0]
@@ -332,7 +338,60 @@ def _drawn_after_redux(folder: Path, request: Fields, images: Mapping[str, bytes
 
 IMAGE_PROMPTS: Fields = {"image_prompts": [{"scale": 0.6}, {"name": "redux", "scale": 0.7}]}
 
+ADAPTER = "ip-adapter/plus.safetensors"
+
+
+def _with_ip_adapter(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
+    """Write an IP-Adapter of five tokens beside a checkpoint."""
+
+    def both(folder: Path) -> Path:
+        from diffusers import UNet2DConditionModel
+
+        from tests.parity.tiny_ip_adapter import make_encoder, make_plus
+
+        make(folder)
+        unet = UNet2DConditionModel.from_pretrained(folder / "unet")
+        file = folder / ADAPTER
+        encoder = make_encoder(file.parent / "image_encoder", num_hidden_layers=1)
+        make_plus(file, unet, encoder.config.hidden_size)
+        return folder
+
+    return both
+
+
+def _drawn_with_ip_adapter(
+    folder: Path, request: Fields, images: Mapping[str, bytes]
+) -> np.ndarray:
+    """Draw a request whose image prompts have one scale."""
+    place = Path(ADAPTER)
+
+    def prepared(pipeline: Any) -> dict[str, Any]:
+        pipeline.load_ip_adapter(str(folder), subfolder=f"{place.parent}", weight_name=place.name)
+        pipeline.set_ip_adapter_scale(request["image_prompts"][0]["scale"])
+        opened = [Image.open(io.BytesIO(file)) for file in images.values()]
+        return {"ip_adapter_image": [opened]}
+
+    given = {name: of for name, of in request.items() if name != "image_prompts"}
+    return drawn_by_diffusers(folder, given, before=prepared)
+
+
+BY_PLUS: Fields = {"image_prompts": [{"scale": 0.6}, {"name": "plus", "scale": 0.6}]}
+
 VARIANTS: Mapping[str, Family] = {
+    "sdxl-ip-adapter": replace(
+        SUITE["sdxl"],
+        make=_with_ip_adapter(_sdxl),
+        least=_with_ip_adapter(_least_sdxl),
+        request={**SUITE["sdxl"].request, **BY_PLUS},
+        least_request={**SUITE["sdxl"].least_request, **BY_PLUS},
+        reference=partial(
+            _drawn_with_ip_adapter, images={str(index): _image(7 + index) for index in range(2)}
+        ),
+        published=("sdxl-ip-adapter",),
+        images={f"image_prompts.{index}.image": _image(7 + index) for index in range(2)},
+        beside_images=BY_PLUS,
+        image_prompts={"plus": ADAPTER},
+    ),
     "flux-redux": Family(
         make=_with_redux(_flux),
         least=_with_redux(_least_flux),

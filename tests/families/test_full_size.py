@@ -16,6 +16,7 @@ from models.loading.sources import SHAPES, ImagePromptSource
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "models.md"
 NAMES = {
     "sdxl": "SDXL base 1.0",
+    "sdxl-ip-adapter": "SDXL base 1.0 with IP-Adapter Plus",
     "flux-schnell": "FLUX.1 schnell",
     "flux-dev": "FLUX.1 dev",
     "flux-redux": "FLUX.1 dev with Redux",
