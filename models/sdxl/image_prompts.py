@@ -43,7 +43,7 @@ PENULTIMATE = -2
 
 
 @dataclass(frozen=True)
-class Adapter:
+class IpAdapterFiles:
     """IP-Adapter in its files, not loaded yet."""
 
     file: Path
@@ -112,7 +112,9 @@ class ImagePromptNetworks(nnx.Module):
         return adapter(jnp.stack([positive, negative]), scales)
 
 
-def read_adapters(sources: Mapping[str, ImagePromptSource], unet: UNetConfig) -> dict[str, Adapter]:
+def read_adapters(
+    sources: Mapping[str, ImagePromptSource], unet: UNetConfig
+) -> dict[str, IpAdapterFiles]:
     """Read the sizes of a model's adapters by name.
 
     Raises: CheckpointError, ValueError: one cannot be used; says why.
@@ -120,7 +122,7 @@ def read_adapters(sources: Mapping[str, ImagePromptSource], unet: UNetConfig) ->
     return {name: _adapter(source, unet) for name, source in sources.items()}
 
 
-def _adapter(source: ImagePromptSource, unet: UNetConfig) -> Adapter:
+def _adapter(source: ImagePromptSource, unet: UNetConfig) -> IpAdapterFiles:
     file, folder = _places(source)
     encoder = ClipVisionConfig.from_dict(read_config(folder.parent, folder.name))
     config = config_of(file, unet)
@@ -130,7 +132,7 @@ def _adapter(source: ImagePromptSource, unet: UNetConfig) -> Adapter:
             f"{file}: it reads {config.image_features} features of an image, and the encoder in"
             f" {folder} gives {given}; name the adapter's own as encoder"
         )
-    return Adapter(file, folder, config, encoder)
+    return IpAdapterFiles(file, folder, config, encoder)
 
 
 def _places(source: ImagePromptSource) -> tuple[Path, Path]:
@@ -160,7 +162,7 @@ def _folder(folder: Path, file: Path) -> Path:
 
 
 def load_adapters(
-    adapters: Mapping[str, Adapter],
+    adapters: Mapping[str, IpAdapterFiles],
     unet: UNetConfig,
     reading: Reading,
     dtype: DTypeLike,

@@ -73,7 +73,7 @@ class IpAdapterConfig:
     tokens: int
     """Tokens of an image."""
     resampler: ResamplerConfig | None
-    """None: one linear map of the projected class token."""
+    """Resampler of the patches; None: one linear map of the projected class token."""
 
 
 class ImageProjection(nnx.Module):
@@ -165,7 +165,7 @@ class KeysAndValues(nnx.Module):
 
 
 class IpAdapter(nnx.Module):
-    """What an image encoder says of images → keys and values for every layer of a UNet."""
+    """Output of an image encoder → keys and values for every layer of a UNet."""
 
     def __init__(
         self,
