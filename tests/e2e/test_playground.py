@@ -149,9 +149,9 @@ def test_several_pictures_of_one_request(open_page: Open) -> None:
     finished(card)
     expect(card.locator("img")).to_have_count(3)
     card.locator(".open").nth(2).click()
-    expect(page.locator("dialog")).to_contain_text("seed11")
+    expect(page.locator("#viewer")).to_contain_text("seed11")
     page.keyboard.press("Escape")
-    expect(page.locator("dialog")).to_be_hidden()
+    expect(page.locator("#viewer")).to_be_hidden()
 
 
 def test_the_width_of_a_phone(open_page: Open) -> None:
@@ -160,7 +160,7 @@ def test_the_width_of_a_phone(open_page: Open) -> None:
     finished(card)
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     card.locator(".open").first.tap()
-    assert page.locator("dialog").bounding_box()["width"] <= 360
+    assert page.locator("#viewer").bounding_box()["width"] <= 360
 
 
 DROP = """([selector, name, bytes]) => {
