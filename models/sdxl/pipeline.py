@@ -130,7 +130,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
             return jnp.repeat(x[:, None], prompts, axis=1)
 
         told = (each_prompt(latents), each_prompt(values["timestep"]))
-        conditions = tuple(rows[name] for name in self.PROMPTS)
+        conditions = tuple(rows[name] for name in self.TEXTS)
         return residuals(self._controlnets(weights), rows, values, (*told, *conditions))
 
     def _controlnets(self, weights: SdxlNetworks) -> nnx.List:

@@ -99,6 +99,17 @@ def test_several_pictures_are_sent_in_their_order(
     expect(entries).to_have_count(0)
 
 
+def test_pictures_to_follow_by_controlnets(page: Page, url: str, files: dict[str, Path]) -> None:
+    page.set_input_files("#control", files["red"])
+    expect(page.get_by_label("Name", exact=True)).to_have_value("canny")
+    for name, value in (("Scale", "0.7"), ("End", "0.8")):
+        page.get_by_label(name, exact=True).fill(value)
+    (entry,) = asked_for(url, page)["control"]
+    assert entry["image"].endswith("/control.0.image")
+    wanted = {"name": "canny", "scale": 0.7, "start": 0.0, "end": 0.8}
+    assert {name: entry[name] for name in wanted} == wanted
+
+
 def test_a_picture_to_follow(page: Page, url: str, files: dict[str, Path]) -> None:
     page.set_input_files("#control_image", files["red"])
     assert asked_for(url, page)["control_image"].endswith("/control_image")

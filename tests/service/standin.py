@@ -10,6 +10,7 @@ from types import TracebackType
 import numpy as np
 from PIL import Image
 
+from models.spec.controls import ControlKind
 from models.spec.model_spec import Limits, ModelSpec
 from models.spec.option import Option
 from service.jobs.model.job import Job, JobError, Output, Usage
@@ -55,6 +56,7 @@ SPEC = ModelSpec(
         "guidance_scale": 3.5,
         "max_sequence_length": 64,
     },
+    controls={"canny": ControlKind()},
     task_defaults={"image-to-image": {"strength": 0.6, "guidance_scale": 7.0}},
     limits=Limits(
         size_multiple_px=16,
@@ -65,6 +67,7 @@ SPEC = ModelSpec(
         max_images=4,
         max_sequence_length=128,
         max_reference_images=2,
+        max_controls=1,
     ),
     bucket_fields=("width", "height", "max_sequence_length"),
     fingerprint="stand-in",
