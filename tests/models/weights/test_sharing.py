@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 from safetensors.numpy import load_file, save_file
 
 from models import registry
 from models.interface.pipeline import Pipeline, generate
 from models.loading.sources import Files
+from models.parallel.axis_rules import auto_mesh
 from models.weights.quantize import Rounding
 from models.weights.sharing import PlacedArrays
 
@@ -100,7 +101,7 @@ def test_rounded_weights_are_shared_and_not_freed() -> None:
 
 @pytest.mark.parametrize("axis", [None, "tensor"])
 def test_bits_are_compared_and_not_numbers(axis: str | None) -> None:
-    mesh = Mesh(np.array(jax.devices()[:2]), ("tensor",))
+    mesh = auto_mesh(jax.devices()[:2], ("tensor",))
     place = NamedSharding(mesh, PartitionSpec(axis))
 
     def put(*numbers: float) -> jax.Array:
