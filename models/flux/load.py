@@ -17,7 +17,7 @@ from models.flux.config import FluxConfig
 from models.flux.key_mapping import RENAMES
 from models.flux.network import FluxTransformer
 from models.flux.pipeline import FluxNetworks, FluxPipeline
-from models.flux.redux import ReduxImageEncoder, described
+from models.flux.redux import ReduxImageEncoder
 from models.flux.redux_checkpoint import ReduxCheckpoint
 from models.flux.spec import levers_of, make_spec
 from models.flux.tools import tool_of
@@ -27,6 +27,7 @@ from models.loading.preview import abstract_preview, flat_image_encoder
 from models.loading.sources import AS_IT_IS, Reading
 from models.parallel.by_size import placed_by_size
 from models.sampling.flow_match import FlowMatchEuler
+from models.spec.image_prompts import ImagePrompt
 from models.text import clip, t5
 from models.vae import key_mapping as vae_weights
 from models.vae.config import VaeConfig, check_tiling
@@ -85,7 +86,9 @@ def load(
         **loaded, preview=reading.reader.preview(*flat_image_encoder(loaded["vae"]))
     )
     sources = (folder, *(() if file is None else (file,)), *(redux.files if redux else ()))
-    image_prompts = {redux.name: described(redux.siglip.tokens)} if redux else {}
+    image_prompts = (
+        {redux.name: ImagePrompt(tokens=redux.siglip.tokens, summed=True)} if redux else {}
+    )
     spec = make_spec(
         name, sources, config, vae_config, scheduler, defaults or {}, tool, image_prompts
     )

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from models.flux.conditioning import Conditions, Modulations, OfLayers
 from models.flux.config import FluxConfig
@@ -214,6 +215,7 @@ class FluxTransformer(nnx.Module):
         image_ids: np.ndarray,
         text_ids: np.ndarray,
         cache: CachedStep | None = None,
+        text_keys: Bool[Array, "batch text_tokens"] | None = None,
     ) -> Float[Array, "batch image_tokens velocity"]:
         """Velocity of the latents, in the dtype of the weights.
 
@@ -221,9 +223,12 @@ class FluxTransformer(nnx.Module):
             modulations: as `conditions` gives them, of the timestep, guidance and pooled text.
             image_ids, text_ids: positions, [tokens, 3], on the host: they are part of the shape.
             cache: of earlier steps, where most blocks may be left out.
+            text_keys: text tokens that count, row by row; None: all.
         """
         dtype = self.latents_in.kernel.dtype
         positions = self.positions(text_ids, image_ids)
+        if text_keys is not None:
+            positions = positions._replace(keys=keys_of_rows(text_keys, len(image_ids)))
         image, text = (
             split(padded_tokens.pad(x.astype(dtype)), *AXES) for x in (latents, prompt_embeds)
         )
@@ -265,17 +270,28 @@ class FluxTransformer(nnx.Module):
                 by_layer(modulations.image),
                 between=(0, 1),
             )
-        return cache.run(
-            Entered(streams, streams[0], signal),
-            modulations,
-            lambda streams, modulations: self._run(streams, modulations, positions, first),
-        )
+        of_rows = positions.keys if isinstance(positions.keys, jax.Array) else None
+
+        def rest(streams: Streams, others: tuple[Modulations, Array | None]) -> Tokens:
+            modulations, keys = others
+            own = positions if keys is None else positions._replace(keys=keys)
+            return self._run(streams, modulations, own, first)
+
+        return cache.run(Entered(streams, streams[0], signal), (modulations, of_rows), rest)
 
     def positions(self, *ids: np.ndarray) -> Positions:
         """Return positions of tokens at these ids, [tokens, 3], joined in this order."""
         padded = [np.pad(part, ((0, padded_tokens.padding(len(part))), (0, 0))) for part in ids]
         rope = rope_table(padded_tokens.join_host(padded), self.config.axes_dims_rope)
         return Positions(rope, padded_tokens.counted(*map(len, ids)))
+
+
+def keys_of_rows(
+    text: Bool[Array, "batch text_tokens"], image_tokens: int
+) -> Bool[Array, "batch all"]:
+    """Return the keys of each row that count: those of its text, and the image's."""
+    image = jnp.ones((len(text), image_tokens), bool)
+    return padded_tokens.join([padded_tokens.pad(text), padded_tokens.pad(image)])
 
 
 def one_by_one(vectors: Vectors) -> list[Float[Array, "batch 1 width"]]:

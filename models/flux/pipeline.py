@@ -18,7 +18,7 @@ from models.flux.image_conditioning import image_tokens, seen_beside
 from models.flux.image_inputs import ImageDraws
 from models.flux.latents import pack, unpack
 from models.flux.prompts import read_texts
-from models.flux.redux import PIXELS, image_prompt_inputs, with_images
+from models.flux.redux import PIXELS, counted_text, image_prompt_inputs, with_images
 from models.flux.request import FluxRequest, plan_of, steps_of
 from models.flux.tools import PLAIN, Tool
 from models.interface.denoising_pipeline import Draft, each_alone
@@ -55,7 +55,8 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
     """Pipeline of Flux.
 
     A row: latents and denoised [tokens, 4c]; prompt_embeds [prompts, text_tokens, joint], with
-    those of images that are read as text, and pooled_embeds [prompts, pooled]; grid [h, w], the
+    those of images that are read as text, of which images_read [image_tokens, 0] has the number,
+    and pooled_embeds [prompts, pooled]; grid [h, w], the
     shape of the VAE's latents as an array without values; channels [tokens, further], where the
     network sees images beside the latents; reference [tokens, 4c] and reference_grid [h, w], where
     it sees one behind them; step_cache, where there is one.
@@ -134,12 +135,10 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         if "image" in inputs:
             clean = pack(encoded("image"))
             latents = inputs["noise_scale"] * latents + inputs["clean_scale"] * clean
-        prompt_embeds, pooled_embeds = self._prompts(weights, inputs)
         return {
             "latents": latents,
             "grid": jnp.zeros((*inputs["noise"].shape[:2], 0)),
-            "prompt_embeds": prompt_embeds,
-            "pooled_embeds": pooled_embeds,
+            **self._prompts(weights, inputs),
             **seen_beside(inputs, encoded),
             **initial_cache(inputs, self.config.width, self.dtype),
         }
@@ -179,19 +178,20 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
             image_ids,
             np.zeros((text_tokens, 3), int),
             cache,
+            counted_text(rows),
         )
         velocity = velocity[:, : rows["latents"].shape[1]].astype(jnp.float32)
         return velocity.reshape(batch, prompts, *velocity.shape[1:])
 
     def _prompts(
         self, weights: FluxNetworks, inputs: Mapping[str, jax.Array]
-    ) -> tuple[Float[Array, "prompts text_tokens joint"], Float[Array, "prompts pooled"]]:
-        """Encode the prompts, and images that are read as if they were text behind them."""
+    ) -> dict[str, jax.Array]:
+        """Encode the prompts, and images that are read as if they were text behind the first."""
         clip, t5 = self.network(weights, "clip"), self.network(weights, "t5")
         embeds = scaled(t5(inputs["t5_ids"]), inputs.get("token_weights"))
         pooled = clip(inputs["clip_ids"]).pooled
         if PIXELS not in inputs:
-            return embeds, pooled
+            return {"prompt_embeds": embeds, "pooled_embeds": pooled}
         features = self.network(weights, "image_encoder")(inputs[PIXELS])
         images = self.network(weights, "image_embedder")(features)
         return with_images(embeds, pooled, images, inputs)

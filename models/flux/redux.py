@@ -17,19 +17,19 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from models.checkpoint.config_fields import arguments
-from models.flux.request import NEGATIVE, FluxRequest
+from models.flux.request import FluxRequest
 from models.interface.image_prompts import RequestedImagePrompt
 from models.interface.images import open_image
-from models.interface.pipeline import RequestError
+from models.interface.pipeline import PyTree
 from models.nn.layers.parameterised import linear
-from models.spec.image_prompts import FIELD, ImagePrompt
 from models.vision.preprocess import ClipPreprocessor
 
 PIXELS, SCALES, OF_TEXT = "redux_pixels", "redux_scales", "redux_text_scale"
 """Inputs of a row: [images, side, side, 3], [images] and a scalar."""
+READ = "images_read"
 MAX_IMAGES = 8
 """Image prompts of a request: as many rows as a device's memory has to hold in SigLIP."""
 
@@ -80,11 +80,6 @@ RENAMES: tuple[tuple[str, str], ...] = tuple(
 """Checkpoint key → path, in diffusers' folders and the authors' file alike."""
 
 
-def described(tokens: int) -> ImagePrompt:
-    """Return what a spec says of it; the negative prompt of a second pass has no image tokens."""
-    return ImagePrompt(tokens=tokens, summed=True, excludes=NEGATIVE)
-
-
 def image_prompt_inputs(
     request: FluxRequest,
     prompts: Sequence[RequestedImagePrompt],
@@ -92,12 +87,10 @@ def image_prompt_inputs(
 ) -> dict[str, np.ndarray]:
     """Return the inputs of a row with image prompts; none without.
 
-    Raises: RequestError: an image cannot be read, or there is a negative prompt.
+    Raises: RequestError: an image cannot be read.
     """
     if not prompts or preprocessor is None:
         return {}
-    if request.classifier_free:
-        raise RequestError("true_cfg_scale", f"is not served beside {FIELD}: set it to 1")
     scales = np.array([one.scale for one in prompts], np.float32)
     has_text = bool(request.prompt or request.prompt_2)
     return {
@@ -112,8 +105,28 @@ def with_images(
     pooled_embeds: Float[Array, "prompts pooled"],
     image_embeds: Float[Array, "images image_tokens joint"],
     inputs: Mapping[str, Array],
-) -> tuple[Float[Array, "prompts all_tokens joint"], Float[Array, "prompts pooled"]]:
-    """Return both embeddings of a prompt, scaled, with the images' tokens behind the first."""
+) -> dict[str, Array]:
+    """Return the leaves of a row with the images' tokens behind its first prompt's.
+
+    A negative prompt stays as it is, with zeros that do not count behind it; how many is the shape
+    of `images_read`, an array without values.
+    """
     scales, of_text = (inputs[name].astype(image_embeds.dtype) for name in (SCALES, OF_TEXT))
     images = (image_embeds * scales[:, None, None]).sum(axis=0, keepdims=True)
-    return jnp.concatenate([prompt_embeds * of_text, images], axis=1), pooled_embeds * of_text
+    images = jnp.pad(images, ((0, len(prompt_embeds) - 1), (0, 0), (0, 0)))
+    factors = jnp.ones(len(prompt_embeds), image_embeds.dtype).at[0].set(of_text)
+    return {
+        "prompt_embeds": jnp.concatenate([prompt_embeds * factors[:, None, None], images], axis=1),
+        "pooled_embeds": pooled_embeds * factors[:, None],
+        READ: jnp.zeros((images.shape[1], 0)),
+    }
+
+
+def counted_text(rows: PyTree) -> Bool[Array, "both text_tokens"] | None:
+    """Return which text tokens of rows count, each prompt a row of its own; None: all."""
+    batch, prompts, tokens, _ = rows["prompt_embeds"].shape
+    if READ not in rows or prompts == 1:
+        return None
+    counted = np.ones((prompts, tokens), bool)
+    counted[1:, tokens - rows[READ].shape[1] :] = False
+    return jnp.tile(jnp.asarray(counted), (batch, 1))

@@ -25,8 +25,6 @@ class ImagePrompt(BaseModel):
     """Tokens that one image adds to what the model reads."""
     summed: bool = False
     """Whether several images are added up to the tokens of one; otherwise they lie side by side."""
-    excludes: frozenset[str] = frozenset()
-    """Request fields that cannot be set beside it."""
 
 
 def name_of(entry: Mapping[str, Any], known: Mapping[str, ImagePrompt]) -> str | None:

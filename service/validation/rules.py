@@ -183,14 +183,10 @@ def _wrong_image_prompts(case: Case) -> Errors:
     if len(entries) > top:
         said = f"has {len(entries)} images; the model takes {top} at most"
         yield FieldError(IMAGE_PROMPTS, said)
-    names = [name_of(entry, known) for entry in entries]
-    for index, name in enumerate(names):
-        if name not in known:
+    for index, entry in enumerate(entries):
+        if name_of(entry, known) not in known:
             said = f"must be {' or '.join(sorted(known))}"
             yield FieldError(f"{IMAGE_PROMPTS}.{index}.name", said)
-    excluded = {field for name in names if name in known for field in known[str(name)].excludes}
-    for field in sorted(excluded & case.given.keys()):
-        yield FieldError(field, f"is not served beside {IMAGE_PROMPTS}: leave one of them out")
 
 
 def _wrong_controls(case: Case) -> Errors:

@@ -395,13 +395,13 @@ VARIANTS: Mapping[str, Family] = {
     "flux-redux": Family(
         make=_with_redux(_flux),
         least=_with_redux(_least_flux),
-        request={**FEW, "width": 48, "height": 80, "guidance_scale": 4.0, **IMAGE_PROMPTS},
-        least_request={**LEAST, "max_sequence_length": 16, **IMAGE_PROMPTS},
+        request={**FEW, "width": 48, "height": 80, **TRUE_CFG, **IMAGE_PROMPTS},
+        least_request={**LEAST, "max_sequence_length": 16, "true_cfg_scale": 1.0, **IMAGE_PROMPTS},
         reference=partial(
             _drawn_after_redux, images={str(index): _image(5 + index) for index in range(2)}
         ),
-        guided={},
-        unguided={},
+        guided=TRUE_CFG,
+        unguided=TRUE_CFG,
         published=("flux-redux",),
         images={f"image_prompts.{index}.image": _image(5 + index) for index in range(2)},
         beside_images=IMAGE_PROMPTS,

@@ -19,6 +19,7 @@ from diffusers import FluxPipeline, FluxPriorReduxPipeline
 from PIL import Image
 
 from models import registry
+from models.flux.redux import READ
 from models.interface.pipeline import PyTree
 from models.loading.sources import ImagePromptSource
 from tests import coarse
@@ -94,6 +95,15 @@ REQUESTS = {
         ((PICTURE, 0.9), (WIDE, 0.8)),
         {"guidance_scale": 4.0, "width": 64, "height": 32, "prompt_2": "the yellow triangle"},
     ),
+    "true cfg": Request(
+        ((PICTURE, 0.8),),
+        {
+            "guidance_scale": 3.5,
+            "true_cfg_scale": 2.5,
+            "negative_prompt": "a green square",
+            "num_inference_steps": 3,
+        },
+    ),
     "no text": Request(((WIDE, 0.8),), {"prompt": "", "guidance_scale": 3.5}),
 }
 
@@ -148,8 +158,9 @@ def theirs(pair: Pair, request: Request) -> Result:
 
     fields = {**BASE, **request.fields, **embeds(pair, request)}
     generator = torch.Generator("cpu").manual_seed(fields.pop("seed"))
-    for name in ("prompt", "prompt_2", "max_sequence_length"):
+    for name in ("prompt", "prompt_2"):
         fields.pop(name, None)
+    fields["max_sequence_length"] = TOKENS
     with patch("torch.randn", noise):
         made = pair.flux(**fields, generator=generator, callback_on_step_end=keep)
     return Result(latents, np.asarray(made.images[0]))
@@ -196,11 +207,26 @@ def unscaled_pooled(row: PyTree) -> PyTree:
     return {**row, "pooled_embeds": row["pooled_embeds"] / SCALE}
 
 
-@pytest.mark.parametrize("spoil", [without_images, unscaled_images, unscaled_text, unscaled_pooled])
+def read_without_guard(row: PyTree) -> PyTree:
+    """The negative prompt sees the zeros behind it."""
+    return {name: leaf for name, leaf in row.items() if name != READ}
+
+
+SCALED, GUIDED = "two images, scaled", "true cfg"
+WRONG = {
+    without_images: SCALED,
+    unscaled_images: SCALED,
+    unscaled_text: SCALED,
+    unscaled_pooled: SCALED,
+    read_without_guard: GUIDED,
+}
+
+
+@pytest.mark.parametrize("spoil", WRONG)
 def test_a_wrong_reading_of_the_images_shows(
     pairs: Mapping[str, Pair], spoil: Callable[[PyTree], PyTree]
 ) -> None:
-    pair, request = pairs["dev"], REQUESTS["two images, scaled"]
+    pair, request = pairs["dev"], REQUESTS[WRONG[spoil]]
     spoiled, expected = ours(pair, request, spoil), theirs(pair, request)
     found = max(map(relative, spoiled.latents, expected.latents))
     print(f"{found:.1e}, {psnr_db(spoiled.picture, expected.picture):.1f} dB")

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -14,13 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from models import registry
 from models.checkpoint.folder import CheckpointError, WeightsError
-from models.flux.redux import OF_TEXT, PIXELS, SCALES
+from models.flux.redux import OF_TEXT, PIXELS, SCALES, counted_text
 from models.interface.pipeline import Pipeline, Prepared, RequestError
 from models.loading.sources import SHAPES, ImagePromptSource
-from service.errors.problems import Invalid
-from service.schemas.request import GenerateRequest
-from service.settings.limits import LimitSettings
-from service.validation.resolve import resolve
 from tests.models.single_files import are_equal
 from tests.parity.test_flux import BASE, png
 from tests.parity.tiny import make_flux
@@ -77,15 +74,20 @@ def test_no_prompt_at_all_is_no_text(
     np.testing.assert_allclose(inputs[SCALES], [0.5, 0.4])
 
 
-def test_a_negative_prompt_is_refused(pipeline: Pipeline) -> None:
+def test_a_negative_prompt_has_no_image(pipeline: Pipeline) -> None:
     negative = {"negative_prompt": "a star", "true_cfg_scale": 2.0}
-    with pytest.raises(RequestError, match="not served beside image_prompts"):
-        prepared(pipeline, 1.0, **negative)
-    image = "data:image/png;base64,AAAA"
-    given = {"prompt": "a cat", "image_prompts": [{"image": image}], **negative}
-    with pytest.raises(Invalid) as refused:
-        resolve(GenerateRequest.model_validate(given), pipeline.spec, LimitSettings())
-    assert {error.field for error in refused.value.errors} == negative.keys()
+    none, one = (
+        jax.jit(pipeline.encode)(pipeline.weights, dict(prepared(pipeline, *scales, **more).inputs))
+        for scales, more in (((), negative), ((0.5,), negative))
+    )
+    text = none["prompt_embeds"].shape[1]
+    for name in ("prompt_embeds", "pooled_embeds"):  # by two programs: sums in another order
+        expected = none[name][1]
+        found = one[name][1][: len(expected)]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * abs(expected).max())
+    both = jax.tree.map(lambda leaf: leaf[None], one)
+    assert counted_text(both).sum(axis=1).tolist() == [text + 16, text]
+    assert counted_text(both | {"prompt_embeds": both["prompt_embeds"][:, :1]}) is None
 
 
 def test_an_image_that_is_none_is_named(pipeline: Pipeline) -> None:

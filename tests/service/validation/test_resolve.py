@@ -40,9 +40,9 @@ NOISY = SPEC.model_copy(
 
 READS_IMAGES = SPEC.model_copy(
     update={
-        "fields": SPEC.fields | {"image_prompts", "true_cfg_scale"},
+        "fields": SPEC.fields | {"image_prompts"},
         "image_prompts": {
-            "redux": ImagePrompt(tokens=9, excludes=frozenset({"true_cfg_scale"})),
+            "redux": ImagePrompt(tokens=9),
             "face": ImagePrompt(tokens=4),
         },
         "limits": SPEC.limits.model_copy(update={"max_image_prompts": 2}),
@@ -352,24 +352,23 @@ def test_a_syntax_that_a_model_does_not_read_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "more", "field", "said"),
+    ("names", "field", "said"),
     [
-        (["redux", "face", "face"], {}, "image_prompts", "has 3 images; the model takes 2 at most"),
-        (["face", "style"], {}, "image_prompts.1.name", "must be face or redux"),
-        ([None], {}, "image_prompts.0.name", "must be face or redux"),
-        (["redux"], {"true_cfg_scale": 2}, "true_cfg_scale", "not served beside image_prompts"),
+        (["redux", "face", "face"], "image_prompts", "has 3 images; the model takes 2 at most"),
+        (["face", "style"], "image_prompts.1.name", "must be face or redux"),
+        ([None], "image_prompts.0.name", "must be face or redux"),
     ],
 )
 def test_image_prompts_that_the_model_cannot_read_are_refused(
-    names: list[str | None], more: dict[str, object], field: str, said: str
+    names: list[str | None], field: str, said: str
 ) -> None:
     entries = [{"image": "x", "name": name} for name in names]
-    found = wrong_fields(READS_IMAGES, image_prompts=entries, **more)
+    found = wrong_fields(READS_IMAGES, image_prompts=entries)
     assert list(found) == [field]
     assert said in found[field]
 
 
-def test_image_prompts_beside_what_they_allow_are_served() -> None:
+def test_image_prompts_that_the_model_reads_are_served() -> None:
     entries = [{"image": "x", "name": "face", "scale": 0.5}]
-    served = resolved(READS_IMAGES, image_prompts=entries, true_cfg_scale=2)
+    served = resolved(READS_IMAGES, image_prompts=entries)
     assert served.fields["image_prompts"] == [{"image": "x", "name": "face", "scale": 0.5}]
