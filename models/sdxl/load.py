@@ -92,13 +92,7 @@ def load(
         controls=controls.places,
         image_prompts={name: one.preprocessor for name, one in adapters.items()},
     )
-    stored, used = (
-        reading.rounded(abstract_modules(parts, each), "unet") for each in (dtype, activation_dtype)
-    )
-    loaded = {
-        name: reading.network(name, (getattr(stored, name), getattr(used, name)), place, renames)
-        for name, (place, renames) in source.places(parts.unet, parts.vae).items()
-    }
+    loaded = load_checkpoint(source, parts, dtype, activation_dtype, reading)
     preview = reading.reader.preview(*colour_encoder(loaded["vae"], preparation.latent_space))
     networks = SdxlNetworks(
         **loaded,
@@ -107,6 +101,23 @@ def load(
         image_prompts=load_adapters(adapters, parts.unet, reading, dtype, activation_dtype),
     )
     return SdxlPipeline(preparation, networks)
+
+
+def load_checkpoint(
+    source: Source,
+    parts: Parts,
+    dtype: DTypeLike,
+    activation_dtype: DTypeLike,
+    reading: Reading,
+) -> dict[str, Any]:
+    """Load the checkpoint's own networks by name. Raises: as `load` does."""
+    stored, used = (
+        reading.rounded(abstract_modules(parts, each), "unet") for each in (dtype, activation_dtype)
+    )
+    return {
+        name: reading.network(name, (getattr(stored, name), getattr(used, name)), place, renames)
+        for name, (place, renames) in source.places(parts.unet, parts.vae).items()
+    }
 
 
 def with_controls(spec: ModelSpec, controls: Controls) -> ModelSpec:

@@ -86,19 +86,7 @@ def make_spec(
             for name, needs in needs_of(silent=force_zeros_for_empty_prompt).items()
             if name in fields
         },
-        limits=Limits(
-            size_multiple_px=vae.downsampling,
-            min_side_px=vae.downsampling * unet.downsampling,
-            max_side_px=2 * max(width, height),
-            max_pixels=4 * width * height,
-            max_steps=1000,
-            max_images=16,
-            max_sequence_length=min(
-                parts.clip.max_position_embeddings, parts.clip_2.max_position_embeddings
-            ),
-            max_image_prompts=MAX_IMAGE_PROMPTS if image_prompts else 0,
-            max_clip_skip=min(parts.clip.num_hidden_layers, parts.clip_2.num_hidden_layers) - 1,
-        ),
+        limits=limits_of(parts, width, height, MAX_IMAGE_PROMPTS if image_prompts else 0),
         schedulers=SCHEDULERS,
         scheduler=scheduler,
         step_lists={scheduler: STEP_LISTS[scheduler] for scheduler in SCHEDULERS},
@@ -106,6 +94,22 @@ def make_spec(
         image_prompts=image_prompts or {},
         bucket_fields=("width", "height"),
         fingerprint=fingerprint,
+    )
+
+
+def limits_of(parts: Parts, width: int, height: int, max_image_prompts: int) -> Limits:
+    """Return the limits of a checkpoint whose images have that size by default."""
+    down, towers = parts.vae.downsampling, (parts.clip, parts.clip_2)
+    return Limits(
+        size_multiple_px=down,
+        min_side_px=down * parts.unet.downsampling,
+        max_side_px=2 * max(width, height),
+        max_pixels=4 * width * height,
+        max_steps=1000,
+        max_images=16,
+        max_sequence_length=min(tower.max_position_embeddings for tower in towers),
+        max_image_prompts=max_image_prompts,
+        max_clip_skip=min(tower.num_hidden_layers for tower in towers) - 1,
     )
 
 

@@ -24,7 +24,7 @@ class ImagePrompt(BaseModel):
     tokens: int = Field(gt=0)
     """Tokens that one image adds to what the model reads."""
     summed: bool = False
-    """Whether several images are added up to the tokens of one; otherwise they lie side by side."""
+    """True if several images are added up to the tokens of one; otherwise they lie side by side."""
 
 
 def name_of(entry: Mapping[str, Any], known: Mapping[str, ImagePrompt]) -> str | None:

@@ -44,11 +44,11 @@ class Decoder:
     epsilon: float
     """Epsilon of the norms."""
     normed_heads: bool = True
-    """Whether queries and keys are normed by head (Qwen3)."""
+    """True if queries and keys are normed by head (Qwen3)."""
     biased_inputs: bool = False
-    """Whether queries, keys and values have biases (Qwen2.5)."""
+    """True if queries, keys and values have biases (Qwen2.5)."""
     biased_output: bool = False
-    """Whether the attention's output has one."""
+    """True if the attention's output has one."""
 
     def __post_init__(self) -> None:
         if self.heads % self.key_heads:

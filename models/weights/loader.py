@@ -106,10 +106,15 @@ def load(
         arrays: dict[str, jax.Array] = {}
         for path, array in zip(stored, laid_out(laying), strict=True):
             used = as_used(path, change(path, array) if change else array, leaves, sharding)
-            arrays |= (
-                {path: shared.once(path, one) for path, one in used.items()} if shared else used
-            )
+            arrays |= _held_once(used, shared)
     return filled(module, jax.block_until_ready(arrays))
+
+
+def _held_once(arrays: dict[str, jax.Array], shared: PlacedArrays | None) -> dict[str, jax.Array]:
+    """Return arrays by path, or equal ones that are held already."""
+    if shared is None:
+        return arrays
+    return {path: shared.once(path, array) for path, array in arrays.items()}
 
 
 class _Ahead:

@@ -44,7 +44,7 @@ class Family:
     """Denoising networks by name, and their folders in `make`'s checkpoint."""
     step_caches: bool = True
     weighted_prompts: bool = True
-    """Whether prompts have weights: not of a chat model."""
+    """True if prompts have weights: not of a chat model."""
     images: Mapping[str, bytes] = field(default_factory=dict)
     """Files that come with both requests, by path."""
     beside_images: Fields = field(default_factory=dict)

@@ -51,7 +51,7 @@ SHOWS = 1.0
 """Levels, in the mean, by which an adapter changes an image at least."""
 PRESETS = ("eight-bit", "eight-bit-weights")
 STEPS = {"wan": 4}
-"""Of a family whose three are too few: enough for both experts of Wan 2.2."""
+"""Number for a family whose three are too few: both experts of Wan 2.2 have enough."""
 CACHED = {"cached": Quality(step_cache=StepCache(kind="first-block", threshold=0.5))}
 
 Models = Callable[[str], Model]

@@ -115,7 +115,7 @@ def test_other_weights_are_another_model(flux: Path, redux: Path, tmp_path: Path
 def test_the_authors_file_and_an_image_encoder(
     flux: Path, redux: Path, pipeline: Pipeline, tmp_path: Path
 ) -> None:
-    """As ComfyUI has them: a file of the two layers, and SigLIP by itself."""
+    """Load ComfyUI's files: one of the two layers, and SigLIP by itself."""
     (stored,) = (redux / "image_embedder").glob("*.safetensors")
     file = tmp_path / "flux1-redux-dev.safetensors"
     save_file(load_file(stored), file)

@@ -18,7 +18,7 @@ def file(width: int, height: int) -> bytes:
 
 
 MOST = 0.014
-"""Of their pixels, by which prices of edits differ from each other."""
+"""Share of their pixels by which prices of edits differ from each other."""
 
 
 def test_every_size_has_about_as_many_pixels() -> None:

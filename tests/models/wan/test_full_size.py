@@ -71,7 +71,7 @@ def test_transformer(name: str, grid: tuple[int, int, int], image_tokens: int) -
 
 @pytest.mark.parametrize(("name", "hints"), [("VACE_1_3B", 15), ("VACE_14B", 8)])
 def test_vace_transformer(name: str, hints: int) -> None:
-    """As many parameters as diffusers' network, and a step of a video with two references."""
+    """Hold the parameters' number to diffusers', and trace a video with two references."""
     given = getattr(published, name)
     config = VaceConfig.from_dict(given)
     network = abstract_module(VaceTransformer, config, param_dtype=jnp.bfloat16)

@@ -73,7 +73,7 @@ def test_ulysses_swaps_the_heads_of_all_rows(rows: int, heads: int) -> None:
 
 
 KEYS = np.arange(36) < np.array([33, 7])[:, None]
-"""Of two rows: the second has none on the last shares."""
+"""Keys of two rows: the second has none on the last shares."""
 
 
 @pytest.mark.parametrize(
