@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import Field, fields
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -35,6 +35,25 @@ def check_numbers(network: str, config: Config) -> None:
             raise ValueError(f"{network} {field.name} must be a positive integer, not {value!r}")
         elif field.type == "float" and not _is_positive(value):
             raise ValueError(f"{network} {field.name} must be a positive number, not {value!r}")
+
+
+def rope_theta(
+    network: str, config: Mapping[str, Any], default: float, kinds: Collection[str] = ("default",)
+) -> float:
+    """Return the base of the positions' frequencies.
+
+    transformers 4 writes `rope_theta` and `rope_scaling`, 5 both as `rope_parameters`.
+
+    Args:
+        kinds: of positions that the network takes, as `rope_type` calls them.
+
+    Raises: ValueError: positions of another kind.
+    """
+    given = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    kind = given.get("rope_type", given.get("type", "default"))
+    if kind not in kinds:
+        raise ValueError(f"{network} rope_type must be {' or '.join(kinds)}, not {kind!r}")
+    return float(given.get("rope_theta", config.get("rope_theta", default)))
 
 
 def _is_positive(value: object) -> bool:

@@ -27,3 +27,17 @@ QWEN3_8B: Mapping[str, Any] = {
     "intermediate_size": 12288,
     "tie_word_embeddings": False,
 }
+QWEN2_5_VL_7B: Mapping[str, Any] = {
+    "vocab_size": 152064,
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "rope_scaling": {"mrope_section": [16, 24, 24], "type": "mrope"},
+    "use_sliding_window": False,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}

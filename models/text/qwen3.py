@@ -9,18 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-from flax import nnx
-from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
-
-from models.nn.attention.attention import Attention, default_attention
-from models.nn.layers.parameterised import embed
-from models.nn.layers.scanned import scan, stack
-from models.parallel.placement import split
-from models.text.config import check_numbers, known
-from models.text.qwen import Decoder, DecoderBlock, causal_bias, renames, rms_norm, turns_of
+from models.text.config import check_numbers, known, rope_theta
+from models.text.qwen import Decoder
+from models.text.qwen_encoder import QwenEncoder, layers_to, renames_up_to
 
 
 @dataclass(frozen=True)
@@ -88,84 +79,13 @@ class Qwen3Config:
 
         Raises: ValueError: there is no such state.
         """
-        layers = self.num_hidden_layers
-        found = index if index >= 0 else index + layers + 1
-        if not 1 <= found <= layers:
-            raise ValueError(f"Qwen3 has hidden states 1 to {layers}, none of them is {index}")
-        return found
+        return layers_to("Qwen3", index, self.num_hidden_layers)
 
 
-def rope_theta(network: str, config: Mapping[str, Any], default: float) -> float:
-    """Return the base of the positions' frequencies.
-
-    transformers 4 writes `rope_theta` and `rope_scaling`, 5 both as `rope_parameters`.
-
-    Raises: ValueError: positions that are scaled.
-    """
-    given = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
-    kind = given.get("rope_type", given.get("type", "default"))
-    if kind != "default":
-        raise ValueError(f"{network} rope_type must be default, not {kind!r}")
-    return float(given.get("rope_theta", config.get("rope_theta", default)))
-
-
-class Qwen3Encoder(nnx.Module):
-    """Tokens → hidden states of chosen layers, side by side.
-
-    It has only the layers that lead to them.
-
-    Args:
-        states: indices in transformers' `hidden_states`, in the order of the features.
-    """
-
-    def __init__(
-        self,
-        config: Qwen3Config,
-        states: tuple[int, ...],
-        *,
-        rngs: nnx.Rngs,
-        param_dtype: DTypeLike = jnp.float32,
-        attention: Attention = default_attention,
-    ) -> None:
-        self.config, self.states = config, tuple(map(config.state, states))
-        shape, read = config.decoder, max(self.states)
-        self.token_embedding = embed(
-            config.vocab_size, shape.width, ("vocab", "embed"), rngs=rngs, param_dtype=param_dtype
-        )
-        self.blocks = stack(
-            lambda rngs: DecoderBlock(shape, attention, rngs=rngs, param_dtype=param_dtype),
-            read,
-            rngs,
-        )
-        self.final_norm = (
-            rms_norm(shape.width, shape.epsilon, rngs=rngs, param_dtype=param_dtype)
-            if read == config.num_hidden_layers
-            else None
-        )
-
-    def __call__(
-        self, tokens: Int[Array, "batch tokens"], mask: Bool[Array, "batch tokens"] | None = None
-    ) -> Float[Array, "batch tokens features"]:
-        """Encode; a token sees those before it, of which `mask` is True (left out: all are).
-
-        Features of masked tokens are given too: they see the others, as in the reference.
-
-        Args:
-            mask: of texts that are padded on the right.
-        """
-        x = split(self.token_embedding.embedding[...][tokens], None, None, None)
-        bias = causal_bias(jnp.ones(tokens.shape, bool) if mask is None else mask)
-        turns = turns_of(np.arange(tokens.shape[1]), self.config.head_dim, self.config.rope_theta)
-        last, given = scan(self.blocks, x, lambda block, x: block(x, bias, turns))
-        if self.final_norm is not None:
-            last = self.final_norm(last)
-        behind = max(self.states)
-        return jnp.concatenate(
-            [last if state == behind else given[state] for state in self.states], axis=-1
-        )
+class Qwen3Encoder(QwenEncoder):
+    """Qwen3's tokens → hidden states of chosen layers, side by side."""
 
 
 def renames_of(config: Qwen3Config, states: tuple[int, ...]) -> tuple[tuple[str, str], ...]:
     """Checkpoint key → path in the encoder of those states."""
-    read, layers = max(map(config.state, states)), config.num_hidden_layers
-    return renames(read, layers, normed=read == layers)
+    return renames_up_to(config, states)

@@ -1,11 +1,17 @@
-"""Tiny random Qwen3 encoders and their tokenizer, built by transformers itself."""
+"""Tiny random Qwen encoders and their tokenizer, built by transformers itself."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tokenizers import AddedToken, pre_tokenizers
-from transformers import Qwen2TokenizerFast, Qwen3Config, Qwen3Model
+from transformers import (
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2TokenizerFast,
+    Qwen3Config,
+    Qwen3Model,
+)
 
 from tests.parity.tiny import WORDS, randomize
 
@@ -34,6 +40,25 @@ QWEN3 = {
     "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"},
 }
 
+QWEN25 = {
+    "hidden_size": 40,
+    "intermediate_size": 44,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "rope_parameters": {"rope_theta": 5e5, "rope_type": "default", "mrope_section": [1, 2, 2]},
+}
+VISION = {
+    "depth": 2,
+    "hidden_size": 16,
+    "intermediate_size": 20,
+    "num_heads": 2,
+    "patch_size": 4,
+    "window_size": 16,
+    "fullatt_block_indexes": [1],
+}
+
 
 def qwen_tokenizer() -> Qwen2TokenizerFast:
     """Byte pairs of a few words, with the markers of a chat and its template."""
@@ -59,3 +84,13 @@ def qwen3(seed: int, **overrides: Any) -> Qwen3Model:
     """A model of random weights that reads the tokenizer's vocabulary."""
     values = {**QWEN3, "vocab_size": len(qwen_tokenizer()) + 5, **overrides}
     return randomize(Qwen3Model(Qwen3Config(**values)), seed)  # type: ignore[return-value]
+
+
+def qwen25(
+    seed: int, vision: dict[str, Any] | None = None, **overrides: Any
+) -> Qwen2_5_VLForConditionalGeneration:
+    """A whole Qwen2.5-VL of random weights that reads the tokenizer's vocabulary."""
+    values = {**QWEN25, "vocab_size": len(qwen_tokenizer()) + 5, **overrides}
+    eyes = {**VISION, **(vision or {}), "out_hidden_size": values["hidden_size"]}
+    config = Qwen2_5_VLConfig(text_config=values, vision_config=eyes)
+    return randomize(Qwen2_5_VLForConditionalGeneration(config), seed)  # type: ignore[return-value]

@@ -1,0 +1,101 @@
+"""Language model of Qwen2.5-VL as an encoder of texts.
+
+Source: Bai et al. 2025 (Qwen2.5-VL), section 2; transformers' Qwen2_5_VLTextModel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.text.config import check_numbers, known, rope_theta
+from models.text.qwen import Decoder
+from models.text.qwen_encoder import QwenEncoder, layers_to, renames_up_to
+
+POSITIONS = ("default", "mrope")
+"""Kinds of positions: of three numbers a token, which are one and the same in a text."""
+
+
+@dataclass(frozen=True)
+class Qwen25Config:
+    """`text_encoder/config.json` of a Qwen2.5-VL; the defaults are those of transformers.
+
+    Raises:
+        ValueError: a value that the network cannot have, by name.
+    """
+
+    vocab_size: int = 152064
+    hidden_size: int = 8192
+    intermediate_size: int = 29568
+    num_hidden_layers: int = 80
+    num_attention_heads: int = 64
+    num_key_value_heads: int = 8
+    rms_norm_eps: float = 1e-5
+    rope_theta: float = 1_000_000.0
+    hidden_act: str = "silu"
+
+    def __post_init__(self) -> None:
+        check_numbers("Qwen2.5", self)
+        if self.hidden_act != "silu":
+            raise ValueError(f"Qwen2.5 hidden_act must be silu, not {self.hidden_act!r}")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"Qwen2.5 hidden_size {self.hidden_size} must be a multiple of "
+                f"num_attention_heads {self.num_attention_heads}"
+            )
+        _ = self.decoder  # checks the heads
+
+    @property
+    def decoder(self) -> Decoder:
+        """Shape of its layers."""
+        return Decoder(
+            self.hidden_size,
+            self.intermediate_size,
+            self.num_attention_heads,
+            self.num_key_value_heads,
+            self.hidden_size // self.num_attention_heads,
+            self.rms_norm_eps,
+            normed_heads=False,
+            biased_inputs=True,
+        )
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> Qwen25Config:
+        """Read a parsed `config.json`: of the language model alone, or of the whole model.
+
+        The whole model's has the fields on top, as transformers 4 wrote it, or in `text_config`,
+        as 5 does. Keys that do not shape the network are passed over.
+
+        Raises: ValueError: scaled positions or a sliding window, which are not served.
+        """
+        given = {**config, **(config.get("text_config") or {})}
+        if given.get("use_sliding_window") or "sliding_attention" in (
+            given.get("layer_types") or ()
+        ):
+            raise ValueError("Qwen2.5 use_sliding_window must be false: all layers see all tokens")
+        given["rope_theta"] = rope_theta("Qwen2.5", given, cls.rope_theta, POSITIONS)
+        if given.get("num_key_value_heads") is None:
+            given["num_key_value_heads"] = given.get("num_attention_heads", cls.num_attention_heads)
+        return cls(**known(cls, given))
+
+    def state(self, index: int) -> int:
+        """Number of layers in front of a hidden state.
+
+        Args:
+            index: in transformers' `hidden_states`, negative from the end. The first state is the
+                embedding, which no layer leads to; the last is behind all layers and the norm.
+
+        Raises: ValueError: there is no such state.
+        """
+        return layers_to("Qwen2.5", index, self.num_hidden_layers)
+
+
+class Qwen25Encoder(QwenEncoder):
+    """Qwen2.5's tokens → hidden states of chosen layers, side by side."""
+
+
+def renames_of(config: Qwen25Config, states: tuple[int, ...]) -> tuple[tuple[str, str], ...]:
+    """Checkpoint key → path in the encoder of those states; what reads images is passed over."""
+    prefix = r"(?:model\.)?(?:language_model\.)?(?:model\.)?"
+    return ((r"(?:model\.)?visual\..+", ""), *renames_up_to(config, states, prefix))
