@@ -21,6 +21,8 @@ from jaxtyping import Array, Float
 from models.loading.abstract import abstract_module
 from models.nn.layers.parameterised import linear
 from models.vae.image import AutoencoderKL
+from models.vae.normalisation import Normalisation
+from models.vae.video import VideoAutoencoder
 from models.weights.loader import put
 
 MeanLatents = Callable[[Float[Array, " 3"]], Float[Array, " c"]]
@@ -72,6 +74,21 @@ def flat_image_encoder(vae: AutoencoderKL) -> tuple[MeanLatents, int]:
         return (mean - (vae.config.shift_factor or 0)) * vae.config.scaling_factor
 
     return partial(mean_latents, state), vae.config.latent_channels
+
+
+def flat_frame_encoder(vae: VideoAutoencoder) -> tuple[MeanLatents, int]:
+    """Return what `fit_preview` needs of a video autoencoder: normalised latents of one frame."""
+    side = 4 * vae.config.downsampling
+    normalisation = Normalisation.of(vae.config)
+    graph, state = nnx.split(vae)
+
+    @jax.jit
+    def mean_latents(state: Any, colour: Float[Array, " 3"]) -> Float[Array, " c"]:
+        frame = jnp.broadcast_to(colour, (1, 1, side, side, 3))
+        mean, _ = nnx.merge(graph, state).encode(frame)
+        return normalisation.apply(mean.mean(axis=(0, 1, 2, 3)))
+
+    return partial(mean_latents, state), vae.config.z_dim
 
 
 def abstract_preview(latent_channels: int) -> nnx.Linear:

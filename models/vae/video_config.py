@@ -142,11 +142,16 @@ class VideoVaeConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> VideoVaeConfig:
-        """Read a checkpoint's config.
+        """Read a checkpoint's config, of an AutoencoderKLWan or an AutoencoderKLQwenImage.
+
+        The latter is the former's 2.1, and has the colours that go in and come out in one field.
 
         Raises: ValueError for a key that this network does not know, or a wrong value.
         """
-        return cls(**arguments(cls, config, "vae/config.json", WITHOUT_EFFECT))
+        given = dict(config)
+        if "input_channels" in given:
+            given |= dict.fromkeys(("in_channels", "out_channels"), given.pop("input_channels"))
+        return cls(**arguments(cls, given, "vae/config.json", WITHOUT_EFFECT))
 
 
 def _positions(in_time: bool | None) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,12 @@ import numpy as np
 from flax import nnx
 from jax.sharding import SingleDeviceSharding
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
 
 from models.checkpoint.folder import read_config, read_scheduler
 from models.checkpoint.safetensors import ComponentFiles
 from models.interface.apply_presets import with_presets
 from models.loading.abstract import abstract_module
-from models.loading.preview import MeanLatents, abstract_preview
+from models.loading.preview import abstract_preview, flat_frame_encoder
 from models.loading.sources import AS_IT_IS, Reading
 from models.parallel.by_size import placed_by_size
 from models.sampling import registry
@@ -36,7 +34,6 @@ from models.wan import single_file
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.experts import must_swap
 from models.wan.key_mapping import RENAMES
-from models.wan.latents import Normalisation
 from models.wan.network import WanTransformer
 from models.wan.pipeline import Tools, WanNetworks, WanPipeline
 from models.wan.spec import make_spec
@@ -136,7 +133,7 @@ def _load_networks(
         )
         for part in COMPONENTS
     }
-    preview = reading.reader.preview(flat_frame_encoder(loaded["vae"]), checkpoint.vae.z_dim)
+    preview = reading.reader.preview(*flat_frame_encoder(loaded["vae"]))
     return WanNetworks(**loaded, preview=preview)
 
 
@@ -158,21 +155,6 @@ def abstract_modules(checkpoint: WanCheckpoint, dtype: DTypeLike) -> WanNetworks
         image_encoder=vision and placed_by_size(vision),
         preview=abstract_preview(checkpoint.vae.z_dim),
     )
-
-
-def flat_frame_encoder(vae: VideoAutoencoder) -> MeanLatents:
-    """Return what `fit_preview` needs: normalised latents of a single frame."""
-    side = 4 * vae.config.scale_factor_spatial
-    normalisation = Normalisation.of(vae.config)
-    graph, state = nnx.split(vae)
-
-    @jax.jit
-    def mean_latents(state: Any, colour: Float[Array, " 3"]) -> Float[Array, " c"]:
-        frame = jnp.broadcast_to(colour, (1, 1, side, side, 3))
-        mean, _ = nnx.merge(graph, state).encode(frame)
-        return normalisation.apply(mean.mean(axis=(0, 1, 2, 3)))
-
-    return partial(mean_latents, state)
 
 
 def parameter_bytes(module: nnx.Module | None) -> int:

@@ -24,6 +24,7 @@ from models.sampling.torch_rng import TorchGenerator
 from models.spec.model_spec import ModelSpec
 from models.text.tokenizer import Tokenizer
 from models.vae.config import Tiling
+from models.vae.normalisation import Normalisation
 from models.vae.tiled import tiled
 from models.vision.preprocess import ClipPreprocessor
 from models.wan.adapter_names import SPELLINGS
@@ -36,7 +37,7 @@ from models.wan.image_conditioning import (
     token_timesteps,
     with_first_frame,
 )
-from models.wan.latents import Grid, Normalisation, draw_noise, to_frames
+from models.wan.latents import Grid, draw_noise, to_frames
 from models.wan.prompts import prompt_embeds, read_texts
 from models.wan.request import WanRequest
 from models.wan.schedulers import scheduler_of

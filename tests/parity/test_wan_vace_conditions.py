@@ -20,10 +20,10 @@ from models.checkpoint.folder import read_config
 from models.interface.pipeline import RequestError
 from models.loading.abstract import abstract_module
 from models.vae import video_key_mapping
+from models.vae.normalisation import Normalisation
 from models.vae.video import VideoAutoencoder
 from models.vae.video_config import VideoVaeConfig
 from models.wan import vace_inputs
-from models.wan.latents import Normalisation
 from models.wan.vace_conditions import control_channels, control_video, with_references
 from models.wan.vace_inputs import ControlFrames, extended, kept, read_frames, read_reference
 from models.weights.loader import load

@@ -9,7 +9,8 @@ import pytest
 from models.interface.pipeline import RequestError
 from models.interface.request import read_request
 from models.sampling.torch_rng import TorchGenerator
-from models.wan.latents import Grid, Normalisation, draw_noise, to_frames
+from models.vae.normalisation import Normalisation
+from models.wan.latents import Grid, draw_noise, to_frames
 from models.wan.request import WanRequest
 from tests.models.wan.test_request import FIELDS
 

@@ -1,0 +1,119 @@
+"""The video autoencoder against diffusers' AutoencoderKLQwenImage, in float32, one frame at a time.
+
+It is Wan 2.1's, of which Qwen-Image takes single frames.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from diffusers import AutoencoderKLQwenImage as Reference
+
+from models.checkpoint import key_mapping
+from models.loading.abstract import abstract_module
+from models.vae.video import VideoAutoencoder
+from models.vae.video_config import VideoVaeConfig
+from models.vae.video_key_mapping import RENAMES
+from models.weights.loader import flat_parameters, load
+from tests.parity.test_video_vae import (
+    PSNR_DB,
+    TOLERANCE,
+    channels_last,
+    placed,
+    psnr,
+    relative_gap,
+    run,
+)
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "three levels": {
+        "base_dim": 6,
+        "z_dim": 5,
+        "dim_mult": [1, 2, 3],
+        "num_res_blocks": 2,
+        "temperal_downsample": [True, True],
+    },
+    "odd, with four colours": {
+        "base_dim": 10,
+        "z_dim": 3,
+        "dim_mult": [3, 1],
+        "num_res_blocks": 1,
+        "temperal_downsample": [False],
+        "input_channels": 4,
+    },
+}
+
+
+def reference(name: str) -> Reference:
+    """diffusers' model with weights that let every term show: norms and biases too."""
+    config = VARIANTS[name]
+    statistics = {"latents_mean": [0.1] * config["z_dim"], "latents_std": [2.0] * config["z_dim"]}
+    torch.manual_seed(5)
+    model = Reference(**config, **statistics)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            is_vector = parameter.shape[1:].numel() == 1
+            parameter.add_(torch.randn_like(parameter) * (0.3 if is_vector else 0.02))
+    return model.eval()
+
+
+def converted(model: Reference, folder: Path) -> VideoAutoencoder:
+    """The same through a file: diffusers writes it, the house's loader reads it."""
+    model.save_pretrained(folder)
+    config = VideoVaeConfig.from_dict(json.loads((folder / "config.json").read_text()))
+    return load(abstract_module(VideoAutoencoder, config), folder, RENAMES, dtype=jnp.float32)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_latents_and_pixels_of_one_frame(name: str, tmp_path: Path, record_property: Any) -> None:
+    theirs = reference(name)
+    ours = converted(theirs, tmp_path)
+    config = ours.config
+    side = config.downsampling
+    pixels = torch.rand(2, config.in_channels, 1, 3 * side + 1, 2 * side) * 2 - 1
+    latents = torch.randn(2, config.z_dim, 1, 5, 3)
+    mean, log_variance = run(VideoAutoencoder.encode, ours)(channels_last(pixels))
+    decoded = run(VideoAutoencoder.decode, ours)(channels_last(latents))
+    with torch.no_grad():
+        distribution = theirs.encode(pixels).latent_dist
+        expected = theirs.decode(latents).sample
+    assert relative_gap(mean, distribution.mean) < TOLERANCE
+    assert relative_gap(log_variance, distribution.logvar) < TOLERANCE
+    assert relative_gap(decoded, expected) < TOLERANCE
+    record_property("dB", psnr(decoded, expected))
+    assert psnr(decoded, expected) > PSNR_DB
+
+
+@pytest.mark.parametrize("path", ["decoder.norm_out.gamma", "post_quant_conv.bias"])
+def test_a_changed_array_bites(path: str, tmp_path: Path) -> None:
+    theirs = reference("odd, with four colours")
+    ours = converted(theirs, tmp_path)
+    leaf: Any = ours
+    for name in path.split("."):
+        leaf = getattr(leaf, name)
+    leaf[...] = leaf[...] * 1.05
+    latents = torch.randn(1, ours.config.z_dim, 1, 4, 3)
+    decoded = run(VideoAutoencoder.decode, ours)(channels_last(latents))
+    with torch.no_grad():
+        assert relative_gap(decoded, theirs.decode(latents).sample) > 100 * TOLERANCE
+
+
+def test_published_size_has_every_tensor_in_its_place() -> None:
+    """Qwen-Image's, as shapes alone: diffusers' defaults."""
+    with torch.device("meta"):
+        model = Reference()
+    module = abstract_module(VideoAutoencoder, VideoVaeConfig.from_dict(dict(model.config)))
+    leaves = {path: leaf.shape for path, leaf in flat_parameters(module).items()}
+    found = {}
+    for key, tensor in model.state_dict().items():
+        target = key_mapping.target(key, RENAMES)
+        assert target is not None
+        found[target.path] = placed(tuple(tensor.shape), leaves[target.path])
+    assert found == leaves
+    assert sum(np.prod(shape) for shape in leaves.values()) == 126_892_531
