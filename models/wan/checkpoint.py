@@ -14,9 +14,13 @@ from models.vae.video_config import VideoVaeConfig
 from models.vision.clip import ClipVisionConfig
 from models.wan.config import WanConfig
 from models.wan.experts import Expert, Experts
+from models.wan.vace_conditions import control_channels
+from models.wan.vace_config import VaceConfig
 
 FROM_IMAGE = "WanImageToVideoPipeline"
+VACE = "WanVACEPipeline"
 SHARED = ("patch_size", "in_channels", "velocity_channels", "text_dim", "image_dim")
+SHARED_HINTS = ("vace_in_channels", "vace_layers")
 """Fields that both experts must have in common: they take turns at the same latents."""
 
 
@@ -42,6 +46,7 @@ class WanCheckpoint:
     def __post_init__(self) -> None:
         self._check_experts()
         self._check_channels()
+        self._check_control()
         self._check_text_and_picture()
 
     @classmethod
@@ -53,10 +58,9 @@ class WanCheckpoint:
         index = read_model_index(folder)
         ratio = index.get("boundary_ratio")
         names: tuple[Expert, ...] = ("transformer", "transformer_2")
+        kind = VaceConfig if index["_class_name"] == VACE else WanConfig
         transformers = {
-            name: WanConfig.from_dict(read_config(folder, name))
-            for name in names
-            if has(index, name)
+            name: kind.from_dict(read_config(folder, name)) for name in names if has(index, name)
         }
         pictured = any(config.image_dim is not None for config in transformers.values())
         encoder = None
@@ -89,17 +93,23 @@ class WanCheckpoint:
         return self.from_image and not self.expand_timesteps
 
     @property
+    def reads_control(self) -> bool:
+        """Return whether it reads control videos and references: VACE."""
+        return isinstance(self.transformer, VaceConfig)
+
+    @property
     def tasks(self) -> tuple[Task, ...]:
         """Tasks that the checkpoint can do."""
-        if self.expand_timesteps:
+        if self.expand_timesteps or self.reads_control:
             return ("text-to-video", "image-to-video")
         return ("image-to-video",) if self.from_image else ("text-to-video",)
 
     @property
     def takes_last_image(self) -> bool:
         """Return whether it takes a last image; with an embedding, if that has two positions."""
-        config = self.transformer
-        return self.joins_picture and (config.image_dim is None or self.needs_last_image)
+        joins = self.joins_picture
+        by_channels = joins and (self.transformer.image_dim is None or self.needs_last_image)
+        return by_channels or self.reads_control
 
     @property
     def needs_last_image(self) -> bool:
@@ -112,7 +122,7 @@ class WanCheckpoint:
         if "transformer" not in self.transformers and self.boundary_ratio is None:
             raise ValueError("there is only transformer_2, which a boundary_ratio is needed for")
         first, last = self.transformer, tuple(self.transformers.values())[-1]
-        for name in SHARED:
+        for name in SHARED + SHARED_HINTS * self.reads_control:
             a, b = getattr(first, name), getattr(last, name)
             if a != b:
                 raise ValueError(f"{name} of transformer is {a}, but of transformer_2 {b}")
@@ -130,6 +140,20 @@ class WanCheckpoint:
             raise ValueError(
                 f"expand_timesteps with patch_size {config.patch_size}: only (1, 2, 2) is served, "
                 "the one that the reference makes timesteps for"
+            )
+
+    def _check_control(self) -> None:
+        config, vae = self.transformer, self.vae
+        if not isinstance(config, VaceConfig):
+            return
+        _check_equal(
+            ("transformer vace_in_channels", config.vace_in_channels),
+            ("channels of the control video", control_channels(vae.z_dim, vae.downsampling)),
+        )
+        if config.patch_size[0] != 1:
+            raise ValueError(
+                f"patch_size {config.patch_size}: only patches of one frame are served by VACE, "
+                "since each reference is one"
             )
 
     def _check_text_and_picture(self) -> None:

@@ -37,6 +37,8 @@ from models.wan.key_mapping import RENAMES
 from models.wan.network import WanTransformer
 from models.wan.pipeline import Tools, WanNetworks, WanPipeline
 from models.wan.spec import make_spec
+from models.wan.vace import VaceTransformer
+from models.wan.vace_pipeline import VacePipeline
 from models.weights import loader
 
 EXPERTS = ("transformer", "transformer_2")
@@ -88,7 +90,8 @@ def load(
     pictured = checkpoint.image_encoder is not None
     sources = (folder,) if file is None else (folder, file)
     spec = make_spec(name, sources, checkpoint, defaults or {})
-    return WanPipeline(
+    pipeline = VacePipeline if checkpoint.reads_control else WanPipeline
+    return pipeline(
         with_presets(spec, folder, LEVERS, reading.qualities, reading.eight_bit),
         checkpoint,
         networks,
@@ -146,10 +149,11 @@ def abstract_modules(checkpoint: WanCheckpoint, dtype: DTypeLike) -> WanNetworks
         return abstract_module(kind, config, param_dtype=dtype)
 
     transformers = checkpoint.transformers
+    transformer = VaceTransformer if checkpoint.reads_control else WanTransformer
     vision = shapes(clip.ClipVisionModel, checkpoint.image_encoder, jnp.float32)
     return WanNetworks(
-        transformer=shapes(WanTransformer, transformers.get("transformer"), dtype),
-        transformer_2=shapes(WanTransformer, transformers.get("transformer_2"), dtype),
+        transformer=shapes(transformer, transformers.get("transformer"), dtype),
+        transformer_2=shapes(transformer, transformers.get("transformer_2"), dtype),
         t5=placed_by_size(shapes(umt5.UMT5Encoder, checkpoint.t5, dtype)),
         vae=shapes(VideoAutoencoder, checkpoint.vae, jnp.float32),
         image_encoder=vision and placed_by_size(vision),

@@ -43,6 +43,9 @@ from models.wan.request import WanRequest
 from models.wan.schedulers import scheduler_of
 from models.wan.step_table import phases_of, plan_of, steps_of
 
+REFERENCES = "references"
+"""Input that has an image a latent frame more, in front of the video's."""
+
 
 class WanNetworks(NamedTuple):
     """Value a network of the checkpoint: modules, graphs or weights; None: it has none."""
@@ -100,8 +103,9 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         """Tokenize the prompts, draw the noise, and plan which expert takes which step."""
         request = read_request(WanRequest, fields)
         texts = read_texts(request, self.tools.tokenizer)
-        shape = self.grid.latents(request)
-        pictures = self.pictures.inputs(request, images)
+        sizes = self.grid.latents(request)
+        pictures = self.read_images(request, images)
+        shape = (sizes[0] + len(pictures.get(REFERENCES, ())), *sizes[1:])
         scheduler = scheduler_of(self.tools.scheduler, request.scheduler)
         plan = plan_of(request, scheduler)
         experts = self.checkpoint.experts(scheduler.num_train_timesteps)
@@ -114,9 +118,8 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
             **first_history(scheduler.solver, (*shape, channels)),
             **pictures,
         }
-        kind = "from image" if pictures else "from text"
         return Draft(
-            f"{request.shape},{kind},{solver_key(scheduler.solver, plan)}",
+            f"{request.shape},{self.kind_of(pictures)},{solver_key(scheduler.solver, plan)}",
             inputs,
             steps_of(request, plan, phases, draw),
             request.width,
@@ -136,7 +139,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         return {
             "latents": inputs["noise"],
             "prompt_embeds": embeds.astype(self.dtype),
-            **self._picture(weights, inputs),
+            **self.conditioned(weights, inputs),
             **initial_cache(inputs, self.width, self.dtype),
         }
 
@@ -174,7 +177,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
     def decode(self, weights: WanNetworks, row: PyTree) -> jax.Array:
         """Decode the latents by the VAE."""
         latents = self.normalisation.undo(_finished(row, "latents"))
-        return self._vae(weights).decode(latents[None], finish=to_frames)[0]
+        return self.vae(weights).decode(latents[None], finish=to_frames)[0]
 
     def preview(self, weights: WanNetworks, row: PyTree) -> jax.Array:
         """Decode the estimate of the clean latents by a linear map."""
@@ -184,34 +187,46 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         scheduler = scheduler_of(self.tools.scheduler, chosen)
         return scheduler, plan_of(request, scheduler)
 
-    def _picture(self, weights: WanNetworks, inputs: Mapping[str, jax.Array]) -> PyTree:
+    def read_images(self, request: WanRequest, images: Mapping[str, bytes]) -> dict[str, Any]:
+        """Return the pixels of a request's images, and what else is read of them.
+
+        Raises: RequestError: an image is missing, not taken, or no image.
+        """
+        return self.pictures.inputs(request, images)
+
+    def kind_of(self, pictures: Mapping[str, Any]) -> str:
+        """Return the part of the bucket that says what a row has of its images."""
+        return "from image" if pictures else "from text"
+
+    def conditioned(self, weights: WanNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Return what a row has of its images."""
         if "image" not in inputs:
             return {}
         encoder = self.network(weights, "image_encoder")
-        vae = self._vae(weights)
+        vae = self.vae(weights)
         first, last = inputs["image"], inputs.get("last_image")
-        found = {}
+        found: dict[str, Any] = {}
         if self.checkpoint.expand_timesteps:
-            found["first_frame"] = self._latents(vae, first[None])
+            found["first_frame"] = self.encoded(vae, first[None])
         else:
             frames, per_latent = len(inputs["noise"]), self.grid.frame
             clip = conditioning_video(first, last, (frames - 1) * per_latent + 1)
             mask = known_frames(frames, per_latent, with_last=last is not None)
-            found["condition"] = join(mask, self._latents(vae, clip))
+            found["condition"] = join(mask, self.encoded(vae, clip))
         if "clip_pixels" in inputs:
             features = encoder(inputs["clip_pixels"]).hidden_states[-2]
             found["image_embeds"] = features.reshape(-1, features.shape[-1]).astype(self.dtype)
         return found
 
-    def _latents(
+    def encoded(
         self, vae: Any, clip: Float[Array, "frames height width 3"]
     ) -> Float[Array, "f h w c"]:
         """The posterior's mode, as the transformer has latents."""
         mean, _ = vae.encode(clip[None])
         return self.normalisation.apply(mean[0])
 
-    def _vae(self, weights: WanNetworks) -> Any:
+    def vae(self, weights: WanNetworks) -> Any:
+        """Return the autoencoder, over tiles where it works so."""
         return tiled(self.network(weights, "vae"), self.vae_tiling)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -30,6 +30,8 @@ class WanRequest:
     max_sequence_length: Annotated[Count, Field(le=MAX_SEQUENCE_LENGTH)]
     guidance_scale_2: Scale | None = None
     """Guidance scale of the low-noise expert; None: the other's."""
+    conditioning_scale: Sequence[Scale] | None = None
+    """Factors of VACE's hints: one for all, or one a hint; None: 1."""
     prompt_syntax: PromptSyntax = "plain"
     negative_prompt: str | None = None
     scheduler: Mapping[str, Any] | None = None
@@ -59,5 +61,6 @@ class WanRequest:
         return self.guidance_scale
 
 
-FIELDS = served_fields(WanRequest, "image", "last_image") | {"fps"}
+VACE_IMAGES = ("reference_images", "control_video", "mask_video")
+FIELDS = served_fields(WanRequest, "image", "last_image", *VACE_IMAGES) | {"fps"}
 """Request fields of Wan; `fps` is the file's, not the network's."""

@@ -11,7 +11,7 @@ from models.checkpoint.folder import fingerprint, read_defaults
 from models.spec.model_spec import Limits, ModelSpec, Need
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.latents import Grid
-from models.wan.request import FIELDS, MAX_SEQUENCE_LENGTH
+from models.wan.request import FIELDS, MAX_SEQUENCE_LENGTH, VACE_IMAGES
 from models.wan.schedulers import OPTIONS
 
 WIDTH_PX, HEIGHT_PX, FRAMES = 832, 480, 81
@@ -66,6 +66,7 @@ def fields_of(checkpoint: WanCheckpoint) -> frozenset[str]:
         "guidance_scale_2": checkpoint.boundary_ratio is not None,
         "image": "image-to-video" in checkpoint.tasks,
         "last_image": checkpoint.takes_last_image,
+        **dict.fromkeys((*VACE_IMAGES, "conditioning_scale"), checkpoint.reads_control),
     }
     return frozenset(name for name in FIELDS if served.get(name, True))
 

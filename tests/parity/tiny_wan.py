@@ -16,6 +16,8 @@ from diffusers import (
     WanImageToVideoPipeline,
     WanPipeline,
     WanTransformer3DModel,
+    WanVACEPipeline,
+    WanVACETransformer3DModel,
 )
 from transformers import (
     CLIPImageProcessor,
@@ -32,6 +34,9 @@ SCHEDULERS = {
 }
 
 
+Network = WanTransformer3DModel | WanVACETransformer3DModel
+
+
 def make_wan(folder: Path, **parts: Any) -> Path:
     """Writes a complete Wan checkpoint in diffusers' layout to `folder` and returns it.
 
@@ -44,6 +49,7 @@ def make_wan(folder: Path, **parts: Any) -> Path:
 def wan_pipeline(
     *,
     from_image: bool = False,
+    vace: Config | None = None,
     transformer: Config | None = None,
     transformer_2: Config | None = None,
     vision: Config | None = None,
@@ -53,7 +59,7 @@ def wan_pipeline(
     boundary_ratio: float | None = None,
     expand_timesteps: bool = False,
     seed: int = 0,
-) -> WanPipeline | WanImageToVideoPipeline:
+) -> WanPipeline | WanImageToVideoPipeline | WanVACEPipeline:
     """A diffusers pipeline in memory, float32.
 
     Each dict overrides single values of that part's small default config; sizes that two parts
@@ -61,6 +67,7 @@ def wan_pipeline(
 
     Args:
         from_image: the image-to-video class.
+        vace: of the transformers, where they are VACE's; None: they are not.
         transformer: of the (high-noise) network; None where only `transformer_2` is given: none.
         transformer_2: of the low-noise network; None: there is none.
         vision: of the image encoder; None: there is none.
@@ -76,6 +83,8 @@ def wan_pipeline(
         "text_dim": text.config.d_model,
         "image_dim": encoder.config.hidden_size if encoder else None,
     }
+    if vace is not None:
+        sizes |= {"vace_layers": (0, 2), "vace_in_channels": _control_channels(video), **vace}
     if transformer is None and transformer_2 is None:
         transformer = {}
     parts = {
@@ -88,10 +97,17 @@ def wan_pipeline(
         "boundary_ratio": boundary_ratio,
         "expand_timesteps": expand_timesteps,
     }
+    if vace is not None:
+        del parts["expand_timesteps"]
+        return WanVACEPipeline(**parts)
     if not from_image:
         return WanPipeline(**parts)
     processor = image_processor(encoder.config.image_size) if encoder else None
     return WanImageToVideoPipeline(**parts, image_encoder=encoder, image_processor=processor)
+
+
+def _control_channels(vae: AutoencoderKLWan) -> int:
+    return 2 * vae.config.z_dim + 4 ** len(vae.config.temperal_downsample)
 
 
 def video_vae(seed: int, **overrides: Any) -> AutoencoderKLWan:
@@ -127,7 +143,7 @@ def make_scheduler(**overrides: Any) -> UniPCMultistepScheduler | FlowMatchEuler
     return SCHEDULERS[kind](**(own | overrides))
 
 
-def _network(seed: int, sizes: Config, overrides: Config | None) -> WanTransformer3DModel | None:
+def _network(seed: int, sizes: Config, overrides: Config | None) -> Network | None:
     if overrides is None:
         return None
     own = {"added_kv_proj_dim": None}
@@ -135,12 +151,13 @@ def _network(seed: int, sizes: Config, overrides: Config | None) -> WanTransform
     if sizes["image_dim"] and "added_kv_proj_dim" not in overrides:
         width = config["num_attention_heads"] * config["attention_head_dim"]
         config["added_kv_proj_dim"] = width
-    network = randomize(WanTransformer3DModel(**config), seed)
+    kind = WanVACETransformer3DModel if "vace_layers" in config else WanTransformer3DModel
+    network = randomize(kind(**config), seed)
     _sharpen(network)
     return network
 
 
-def _sharpen(transformer: WanTransformer3DModel) -> None:
+def _sharpen(transformer: Network) -> None:
     """Attention that picks a few keys: near uniform, it hides single words and positions."""
     for name, parameter in transformer.named_parameters():
         if name.endswith(("norm_q.weight", "norm_k.weight", "norm_added_k.weight")):

@@ -12,6 +12,7 @@ from models.vae.video_config import VideoVaeConfig
 from models.vision.clip import ClipVisionConfig
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.config import WanConfig
+from models.wan.vace_config import VaceConfig
 
 CONFIG = WanConfig(
     num_attention_heads=2, attention_head_dim=8, text_dim=24, ffn_dim=20, num_layers=1
@@ -27,6 +28,13 @@ def text(**changes: Any) -> WanCheckpoint:
     return WanCheckpoint(**(made | changes))
 
 
+CONTROL = VaceConfig(**vars(CONFIG), vace_layers=(0,))
+
+
+def vace(config: WanConfig = CONTROL, **changes: Any) -> WanCheckpoint:
+    return text(**({"transformers": {"transformer": config}} | changes))
+
+
 def picture(config: WanConfig = EMBEDDED, **changes: Any) -> WanCheckpoint:
     made: dict[str, Any] = {
         "transformers": {"transformer": config},
@@ -40,6 +48,7 @@ def test_the_class_of_the_index_and_expand_timesteps_decide_the_tasks() -> None:
     assert text().tasks == ("text-to-video",)
     assert picture().tasks == ("image-to-video",)
     both = ("text-to-video", "image-to-video")
+    assert vace().tasks == both
     assert text(expand_timesteps=True).tasks == both
     assert text(expand_timesteps=True, from_image=True).tasks == both
 
@@ -48,6 +57,7 @@ def test_who_takes_a_last_frame() -> None:
     assert not text().takes_last_image
     assert not text(expand_timesteps=True, from_image=True).takes_last_image
     assert not picture().takes_last_image
+    assert vace().takes_last_image
     assert picture(FROM_IMAGE, image_encoder=None).takes_last_image
     both = picture(replace(EMBEDDED, pos_embed_seq_len=20))
     assert both.takes_last_image
@@ -95,6 +105,27 @@ def test_the_boundary_is_a_share_of_the_schedulers_timesteps() -> None:
 def test_parts_that_do_not_fit_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         text(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"config": replace(CONTROL, vace_in_channels=95)}, "vace_in_channels is 95, but channels"),
+        ({"config": replace(CONTROL, patch_size=(2, 2, 2))}, "patches of one frame"),
+        (
+            {
+                "transformers": {
+                    "transformer": replace(CONTROL, num_layers=2, vace_layers=(0, 1)),
+                    "transformer_2": CONTROL,
+                }
+            },
+            "vace_layers of transformer is",
+        ),
+    ],
+)
+def test_control_that_does_not_fit_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        vace(**changes)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""Which images of a request go together at VACE, and what is read of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.interface.pipeline import RequestError
+from models.interface.request import read_request
+from models.wan.request import WanRequest
+from models.wan.vace_images import scales_of, vace_inputs
+from tests.models.wan.test_request import FIELDS
+from tests.parity.test_wan import png
+
+RED, BLACK = (png(Image.new("RGB", (40, 24), colour)) for colour in ("red", "black"))
+
+
+def read(images: Mapping[str, bytes], **fields: Any) -> dict[str, np.ndarray]:
+    return vace_inputs(read_request(WanRequest, {**FIELDS, **fields}), images, 8)
+
+
+def listed(field: str, count: int, file: bytes = RED) -> dict[str, bytes]:
+    return {f"{field}.{index}": file for index in range(count)}
+
+
+def test_nothing_is_read_of_nothing() -> None:
+    assert read({}) == {}
+
+
+def test_frames_that_are_missing_are_grey_and_drawn_anew() -> None:
+    found = read({**listed("control_video", 3), **listed("mask_video", 1, BLACK)})
+    frames, masks = found["control_frames"], found["control_masks"]
+    assert frames.shape == (9, 48, 80, 3)
+    assert (frames[:3] == (255, 0, 0)).all() and (frames[3:] == 128).all()
+    assert (masks[:3] == 0).all() and (masks[3:] == 255).all()
+
+
+def test_frames_without_masks_are_followed() -> None:
+    assert (read(listed("control_video", 9))["control_masks"] == 255).all()
+
+
+def test_first_and_last_image_stay() -> None:
+    found = read({"image": RED, "last_image": BLACK})
+    assert [level for level in found["control_masks"][:, 0, 0]] == [0, *[255] * 7, 0]
+    assert (found["control_frames"][-1] == 0).all()
+
+
+def test_references_keep_the_order_of_the_request() -> None:
+    found = read({"reference_images.1": BLACK, "reference_images.0": RED})
+    np.testing.assert_array_equal(found["references"][0, 24, 40], (1, -1, -1))
+    assert found["references"].shape == (2, 48, 80, 3)
+
+
+@pytest.mark.parametrize(
+    ("images", "field", "said"),
+    [
+        (listed("mask_video", 1), "control_video", "is needed with mask_video"),
+        ({"last_image": RED}, "image", "is needed with last_image"),
+        ({"image": RED, **listed("control_video", 1)}, "image", "not taken with control_video"),
+        ({**listed("control_video", 3), **listed("mask_video", 2)}, "mask_video", "2 frames"),
+        (listed("control_video", 10), "num_frames", "10 at least"),
+        ({"control_video.0": b"no image"}, "control_video.0", "not an image"),
+        ({"reference_images.0": b"no image"}, "reference_images.0", "not an image"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    images: dict[str, bytes], field: str, said: str
+) -> None:
+    with pytest.raises(RequestError, match=said) as refused:
+        read(images)
+    assert refused.value.field == field
+
+
+def test_one_factor_is_every_hints() -> None:
+    np.testing.assert_array_equal(scales_of(None, 3), (1, 1, 1))
+    np.testing.assert_array_equal(scales_of([0.5], 3), np.float32((0.5, 0.5, 0.5)))
+    np.testing.assert_array_equal(scales_of([1.0, 2.0, 3.0], 3), (1, 2, 3))
+    with pytest.raises(RequestError, match="send one, or 3"):
+        scales_of([1.0, 2.0], 3)

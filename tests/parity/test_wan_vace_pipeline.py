@@ -1,0 +1,236 @@
+"""VACE as it is served against diffusers' whole pipeline, from prompts, frames and references.
+
+Bounds as in `tests.parity.test_wan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from diffusers import WanVACEPipeline
+from PIL import Image
+
+from models.wan.load import load
+from models.wan.vace_pipeline import VacePipeline
+from tests import coarse
+from tests.parity.programs import Programs
+from tests.parity.test_wan import BASE as REQUEST
+from tests.parity.test_wan import GREY_LEVELS, PROMPTED, PSNR_DB, RELATIVE, Result, png, psnr_db
+from tests.parity.test_wan_transformer import relative
+from tests.parity.test_wan_vace_conditions import (
+    BLACK,
+    CLIP,
+    FRAMES,
+    GREY,
+    MASKS,
+    REFERENCES,
+    SIZE,
+    WHITE,
+)
+from tests.parity.tiny_wan import Config, make_wan
+
+CHECKPOINTS: dict[str, Config] = {
+    "usual": {"vace": {}},
+    "odd": {
+        "vace": {"vace_layers": (0, 1)},
+        "transformer": {
+            "patch_size": (1, 1, 2),
+            "num_attention_heads": 5,
+            "attention_head_dim": 14,
+            "num_layers": 2,
+            "eps": 1e-3,
+            "cross_attn_norm": False,
+        },
+        "transformer_2": {"num_attention_heads": 3, "num_layers": 3, "patch_size": (1, 1, 2)},
+        "boundary_ratio": 0.9,
+        "scheduler": {"kind": "FlowMatchEulerDiscreteScheduler", "shift": 3.0},
+        "vae": {
+            "z_dim": 3,
+            "dim_mult": [1, 2, 3],
+            "temperal_downsample": [True, True],
+            "scale_factor_spatial": 4,
+        },
+        "t5": {"num_heads": 3, "d_kv": 11, "d_model": 24},
+    },
+}
+Images = Mapping[str, Image.Image]
+
+
+class Case(NamedTuple):
+    """Fields, files by path, and diffusers' arguments for the same."""
+
+    fields: dict[str, Any]
+    files: Images
+    theirs: dict[str, Any]
+
+
+def listed(field: str, images: list[Image.Image]) -> Images:
+    return {f"{field}.{index}": image for index, image in enumerate(images)}
+
+
+def in_size(frames: list[Image.Image]) -> list[Image.Image]:
+    """Frames as diffusers wants them: it does not enlarge any."""
+    return [frame.resize(SIZE, Image.Resampling.LANCZOS) for frame in frames]
+
+
+REST = FRAMES - 4
+CASES = {
+    "plain text": Case(PROMPTED, {}, {}),
+    "references alone": Case(
+        PROMPTED, listed("reference_images", REFERENCES[:2]), {"reference_images": REFERENCES[:2]}
+    ),
+    "control video, not guided": Case(
+        {"guidance_scale": 1.0, "conditioning_scale": [0.7]},
+        listed("control_video", CLIP),
+        {"video": in_size(CLIP), "conditioning_scale": 0.7},
+    ),
+    "mask and reference, each hint by its factor": Case(
+        {**PROMPTED, "conditioning_scale": [0.6, 1.3]},
+        {
+            **listed("control_video", CLIP),
+            **listed("mask_video", MASKS),
+            **listed("reference_images", REFERENCES[1:2]),
+        },
+        {
+            "video": in_size(CLIP),
+            "mask": MASKS,
+            "reference_images": REFERENCES[1:2],
+            "conditioning_scale": [0.6, 1.3],
+        },
+    ),
+    "extension of a video": Case(
+        PROMPTED,
+        {**listed("control_video", CLIP[:4]), **listed("mask_video", [BLACK])},
+        {
+            "video": [*in_size(CLIP[:4]), *[GREY] * REST],
+            "mask": [*[BLACK] * 4, *[WHITE] * REST],
+        },
+    ),
+    "first and last frame": Case(
+        {},
+        {"image": CLIP[0], "last_image": CLIP[1]},
+        {
+            "video": [*in_size(CLIP[:1]), *[GREY] * (FRAMES - 2), *in_size(CLIP[1:2])],
+            "mask": [BLACK, *[WHITE] * (FRAMES - 2), BLACK],
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_coarsely() -> None:
+    """By request."""
+
+
+class Pair:
+    """One checkpoint, loaded by us and by diffusers."""
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        make_wan(folder, **config)
+        with coarse.compiled():
+            loaded = load("tiny", folder, "float32")
+        assert isinstance(loaded, VacePipeline)
+        self.ours, self.programs = loaded, Programs(loaded, coarse.OPTIONS)
+        self.theirs: Any = WanVACEPipeline.from_pretrained(folder)
+        self.theirs.set_progress_bar_config(disable=True)
+
+    def drawn_by_us(
+        self, case: Case, spoil: Callable[[Any], Any] = lambda row: row, **changed: Any
+    ) -> Result:
+        """Args: spoil: what goes wrong with the row after encoding."""
+        files = {path: png(image) for path, image in case.files.items()}
+        prepared = self.ours.prepare({**REQUEST, **case.fields, **changed}, files)
+        return Result(*self.programs.drawn(prepared, spoil=spoil))
+
+    def drawn_by_diffusers(self, case: Case) -> Result:
+        given = {**REQUEST, **case.fields, **case.theirs}
+        generator = torch.Generator("cpu").manual_seed(given.pop("seed"))
+        latents: list[np.ndarray] = []
+
+        def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+            latents.append(tensors["latents"][0].permute(1, 2, 3, 0).numpy().copy())
+            return {}
+
+        made = self.theirs(**given, generator=generator, callback_on_step_end=keep)
+        return Result(latents, (made.frames[0] * 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    root = tmp_path_factory.mktemp("vace")
+    return cache(lambda name: Pair(root / name, CHECKPOINTS[name]))
+
+
+def off(ours: Result, theirs: Result) -> tuple[float, float, int]:
+    """Return the latents' largest relative difference, the frames' PSNR and levels."""
+    assert ours.frames.shape == theirs.frames.shape == (FRAMES, *SIZE[::-1], 3)
+    worst = max(map(relative, ours.latents, theirs.latents))
+    levels = int(np.abs(ours.frames.astype(int) - theirs.frames).max())
+    return worst, psnr_db(ours.frames, theirs.frames), levels
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_same_clip_as_diffusers(pairs: Any, name: str, case: str) -> None:
+    pair, wanted = pairs(name), CASES[case]
+    ours, theirs = pair.drawn_by_us(wanted), pair.drawn_by_diffusers(wanted)
+    latents, decibels, levels = off(ours, theirs)
+    print(f"latents {latents:.1e}, {decibels:.1f} dB, {levels}")
+    assert latents <= RELATIVE
+    assert decibels >= PSNR_DB
+    assert levels <= GREY_LEVELS
+    assert theirs.frames.std() > 10, "a flat video proves nothing"
+
+
+def test_two_experts_take_the_steps_of_the_odd_checkpoint(pairs: Any) -> None:
+    steps = pairs("odd").ours.prepare({**REQUEST, **PROMPTED}, {}).steps
+    assert [step.phase.network for step in steps] == ["transformer"] + ["transformer_2"] * 3
+
+
+def assert_far(ours: Result, theirs: Result) -> None:
+    """Latents alone tell a reference apart: it moves few levels on random weights."""
+    assert off(ours, theirs)[0] > 10 * RELATIVE
+
+
+def test_references_in_another_order_fail_by_far(pairs: Any) -> None:
+    pair, case = pairs("usual"), CASES["references alone"]
+    turned = pair.drawn_by_us(case, lambda row: {**row, "references": row["references"][::-1]})
+    assert_far(turned, pair.drawn_by_diffusers(case))
+
+
+def test_a_frame_of_references_that_is_not_cut_fails_by_far(pairs: Any) -> None:
+    """The same latents, of which the video is decoded from a frame too early."""
+    pair, case = pairs("usual"), CASES["references alone"]
+    prepared = pair.ours.prepare(
+        {**REQUEST, **case.fields}, {path: png(image) for path, image in case.files.items()}
+    )
+    row = pair.programs.encode(pair.ours.weights, dict(prepared.inputs))
+    decode = jax.jit(pair.ours.decode)
+    right = np.asarray(decode(pair.ours.weights, row))
+    early = {**row, "latents": jnp.roll(row["latents"], 1, axis=0)}
+    assert right.shape[0] == FRAMES
+    assert psnr_db(np.asarray(decode(pair.ours.weights, early)), right) < PSNR_DB - 10
+    small = np.asarray(jax.jit(pair.ours.preview)(pair.ours.weights, row))
+    assert small.shape == (3, SIZE[1] // 8, SIZE[0] // 8, 3)
+
+
+@pytest.mark.parametrize("scales", [[0.6], [1.3, 0.6]])
+def test_other_factors_fail_by_far(pairs: Any, scales: list[float]) -> None:
+    pair, case = pairs("usual"), CASES["mask and reference, each hint by its factor"]
+    wrong = pair.drawn_by_us(case, conditioning_scale=scales)
+    assert_far(wrong, pair.drawn_by_diffusers(case))
+
+
+def test_given_frames_that_are_drawn_anew_fail_by_far(pairs: Any) -> None:
+    pair, case = pairs("usual"), CASES["extension of a video"]
+    masked = {path: file for path, file in case.files.items() if "mask" not in path}
+    wrong = pair.drawn_by_us(case._replace(files=masked))
+    assert_far(wrong, pair.drawn_by_diffusers(case))
