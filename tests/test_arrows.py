@@ -76,6 +76,7 @@ FLOORS: dict[str, dict[str, str]] = {
         "quant": "kernels",
         "layers": "kernels quant",
         "attention": "kernels layers",
+        "blocks": "kernels layers attention",
     },
     "models.demo": {"world": "", "training": "world", "recipes": "world training"},
     "workers": {

@@ -6,7 +6,7 @@ many steps come out of one reading of these parameters.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
@@ -14,26 +14,21 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.flux.config import FluxConfig
+from models.nn.blocks.joint_transformer import (
+    OF_OUTPUT,
+    OF_SINGLE,
+    OF_STREAM,
+    Modulations,
+    OfLayers,
+)
 from models.nn.layers.embeddings import ConditionMLP, sinusoid
 from models.nn.layers.norms import Modulation
 from models.nn.layers.scanned import each, stack
 
 Vector = Float[Array, "batch width"]
-OfLayers = Float[Array, "batch layers vectors width"]
 
 TIME_FEATURES = 256
 """Width of the sinusoids of timestep and guidance; fixed in every Flux."""
-OF_STREAM, OF_SINGLE, OF_OUTPUT = 6, 3, 2
-"""Vectors of one layer: shift, scale and gate, of a stream twice; the last norm has no gate."""
-
-
-class Modulations(NamedTuple):
-    """Modulations of every block, for a batch; None where the network has no block of that kind."""
-
-    image: OfLayers | None
-    text: OfLayers | None
-    single: OfLayers | None
-    out: Float[Array, "batch vectors width"]
 
 
 class Conditions(nnx.Module):

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from models.flux.latents import image_ids, pack
+from models.flux.latents import image_ids
 from models.interface.pipeline import PyTree
+from models.vae.patches import pack
 
 Encoded = Callable[[str], Float[Array, "h w c"]]
 """An image among the inputs, by name → its latents, as the network has them."""

@@ -1,26 +1,8 @@
-"""Flux's packed latents: 2 x 2 patches of the VAE's latents, one token each."""
+"""Positions of Flux's packed latents."""
 
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Array, Float
-
-
-def pack(latents: Float[Array, "h w c"]) -> Float[Array, "tokens patch"]:
-    """[h, w, c] → [h/2 · w/2, 4c], the patch ordered channel, row, column.
-
-    Source: diffusers pipeline_flux.py, FluxPipeline._pack_latents.
-    """
-    h, w, c = latents.shape
-    patches = latents.reshape(h // 2, 2, w // 2, 2, c).transpose(0, 2, 4, 1, 3)
-    return patches.reshape(h // 2 * (w // 2), 4 * c)
-
-
-def unpack(packed: Float[Array, "tokens patch"], h: int, w: int) -> Float[Array, "h w c"]:
-    """The inverse of `pack`."""
-    c = packed.shape[-1] // 4
-    patches = packed.reshape(h // 2, w // 2, c, 2, 2).transpose(0, 3, 1, 4, 2)
-    return patches.reshape(h, w, c)
 
 
 def image_ids(h: int, w: int, index: int = 0) -> np.ndarray:

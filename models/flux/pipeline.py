@@ -12,11 +12,9 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from models.flux.adapter_names import SPELLINGS
-from models.flux.conditioning import Modulations
 from models.flux.config import FluxConfig
 from models.flux.image_conditioning import image_tokens, seen_beside
 from models.flux.image_inputs import ImageDraws
-from models.flux.latents import pack, unpack
 from models.flux.prompts import read_texts
 from models.flux.redux import PIXELS, counted_text, image_prompt_inputs, with_images
 from models.flux.request import FluxRequest, plan_of, steps_of
@@ -26,6 +24,7 @@ from models.interface.image_prompts import requested_image_prompts
 from models.interface.pipeline import Fields, PyTree
 from models.interface.request import read_request
 from models.interface.step_program import StepProgram
+from models.nn.blocks.joint_transformer import Modulations
 from models.nn.layers.step_cache import CachedStep, initial_cache
 from models.parallel.dtypes import used_dtype
 from models.parallel.placement import in_place
@@ -36,6 +35,7 @@ from models.text.emphasis import scaled
 from models.text.tokenizer import Tokenizer
 from models.vae.config import Tiling
 from models.vae.latent_images import LatentImagePipeline
+from models.vae.patches import pack, unpack
 from models.vision.preprocess import ClipPreprocessor
 
 

@@ -40,7 +40,7 @@ from models.demo.world.tokenizers import (
 )
 from models.flux import key_mapping as flux_weights
 from models.flux.config import FluxConfig
-from models.flux.latents import image_ids, pack, unpack
+from models.flux.latents import image_ids
 from models.flux.network import FluxTransformer
 from models.sampling import registry
 from models.text import clip as clip_text
@@ -50,6 +50,7 @@ from models.text.t5 import T5Config, T5Encoder
 from models.text.tokenizer import ClipTokenizer, T5Tokenizer, Tokenizer
 from models.vae import key_mapping as vae_weights
 from models.vae.image import AutoencoderKL
+from models.vae.patches import pack, unpack
 
 SHIFT = 3.0
 """Shift of the sigmas, in training and sampling: more of them where the layout is decided."""

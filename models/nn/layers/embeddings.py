@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +49,7 @@ class ConditionMLP(nnx.Module):
         features: int,
         *,
         inner: int | None = None,
+        use_bias: bool = True,
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
@@ -57,8 +59,9 @@ class ConditionMLP(nnx.Module):
             inner: features in the middle; None: as many as come out.
         """
         inner = inner or features
-        self.first = linear(in_features, inner, (None, "mlp"), rngs=rngs, param_dtype=param_dtype)
-        self.second = linear(inner, features, ("mlp", "embed"), rngs=rngs, param_dtype=param_dtype)
+        dense = partial(linear, use_bias=use_bias, rngs=rngs, param_dtype=param_dtype)
+        self.first = dense(in_features, inner, (None, "mlp"))
+        self.second = dense(inner, features, ("mlp", "embed"))
 
     def __call__(self, x: Float[Array, "batch in"]) -> Float[Array, "batch features"]:
         """Embed the condition."""

@@ -136,11 +136,13 @@ class Modulation(nnx.Module):
         width: int,
         count: int,
         *,
+        use_bias: bool = True,
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
+        axes = ("embed", "modulation")
         self.linear = linear(
-            width, count * width, ("embed", "modulation"), rngs=rngs, param_dtype=param_dtype
+            width, count * width, axes, use_bias=use_bias, rngs=rngs, param_dtype=param_dtype
         )
         self.count = count
 
@@ -157,6 +159,7 @@ def modulate(
     x: Float[Array, "batch tokens width"],
     shift: Float[Array, "batch 1 width"],
     scale: Float[Array, "batch 1 width"],
+    epsilon: float = 1e-6,
 ) -> Float[Array, "batch tokens width"]:
     """Adaptive layer norm: norm(x) · (1 + scale) + shift."""
-    return layer_norm(x, 1e-6) * (1 + scale) + shift
+    return layer_norm(x, epsilon) * (1 + scale) + shift

@@ -1,29 +1,12 @@
-"""Packing of latents and pixels on their way out."""
+"""Positions of packed latents."""
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 
-from models.flux.latents import image_ids, pack, unpack
-from models.interface.images import to_uint8
+from models.flux.latents import image_ids
 
 
-def test_a_token_is_a_patch_ordered_channel_row_column() -> None:
-    latents = np.arange(4 * 6 * 3, dtype=np.float32).reshape(4, 6, 3)
-    packed = pack(jnp.asarray(latents))
-    assert packed.shape == (6, 12)
-    patch = latents[2:4, 4:6]  # second row of tokens, third column
-    np.testing.assert_array_equal(packed[5], patch.transpose(2, 0, 1).reshape(-1))
+def test_positions_are_index_row_and_column() -> None:
     np.testing.assert_array_equal(image_ids(4, 6)[5], [0, 1, 2])
-
-
-def test_unpack_is_the_inverse() -> None:
-    latents = np.random.default_rng(0).normal(size=(4, 6, 5)).astype(np.float32)
-    np.testing.assert_array_equal(unpack(pack(jnp.asarray(latents)), 4, 6), latents)
-
-
-def test_pixels_are_clipped_and_rounded() -> None:
-    levels = jnp.array([-9.0, -1.0, 0.0, 1.0, 7.0, 1.0])  # 0 is 127.5: half to even
-    pixels = to_uint8(levels.reshape(2, 1, 3)).reshape(-1)
-    np.testing.assert_array_equal(pixels, [0, 0, 128, 255, 255, 255])
+    np.testing.assert_array_equal(image_ids(4, 6, index=1)[3], [1, 1, 0])

@@ -1,0 +1,153 @@
+"""Blocks of two streams, image and text, each with layers of its own, joined by one attention.
+
+Source: Esser et al. 2024 (MM-DiT), section 4; diffusers' transformer_flux.py and
+transformer_flux2.py for the parametrisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float
+
+from models.nn.attention.attention import TokenAttention
+from models.nn.layers import padded_tokens
+from models.nn.layers.norms import RMSNorm, modulate
+from models.nn.layers.padded_tokens import Positions
+from models.nn.layers.parameterised import from_heads, linear, to_heads
+from models.nn.layers.rope import apply_rope, rope_table
+from models.parallel.placement import split
+
+Tokens = Float[Array, "batch tokens width"]
+ByHead = Float[Array, "batch tokens heads dim"]
+Vectors = Float[Array, "batch vectors width"]
+"""Vectors that modulate one layer."""
+Streams = tuple[Float[Array, "batch image_tokens width"], Float[Array, "batch text_tokens width"]]
+
+AXES = ("batch", "tokens", None)
+
+
+@dataclass(frozen=True)
+class StreamShape:
+    """Shape of a stream's layers."""
+
+    width: int
+    heads: int
+    feed_forward: Callable[..., nnx.Module]
+    """Make the feed-forward, of `rngs` and `param_dtype`."""
+    use_bias: bool = True
+    epsilon: float = 1e-6
+    """Epsilon of the norms."""
+
+
+class JointHeads(nnx.Module):
+    """Queries, keys and values of one stream, normed by head."""
+
+    def __init__(self, shape: StreamShape, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
+        width, axes = shape.width, ("embed", "heads")
+        project = partial(linear, width, width, axes, use_bias=shape.use_bias)
+        norm = partial(RMSNorm, width // shape.heads, shape.epsilon)
+        self.q, self.k, self.v = (project(rngs=rngs, param_dtype=param_dtype) for _ in "qkv")
+        self.q_norm, self.k_norm = (norm(rngs=rngs, param_dtype=param_dtype) for _ in "qk")
+        self.heads = shape.heads
+
+    def __call__(self, x: Tokens) -> tuple[Array, Array, Array]:
+        """Project tokens to queries, keys and values."""
+        q, k = (to_heads(project, x, self.heads) for project in (self.q, self.k))
+        v = to_heads(self.v, x, self.heads, upright=True)
+        return self.q_norm(q), self.k_norm(k), v
+
+
+class Stream(nnx.Module):
+    """Stream of a double block: everything but the attention that both share."""
+
+    def __init__(self, shape: StreamShape, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
+        width, axes = shape.width, ("heads", "embed")
+        self.epsilon = shape.epsilon
+        self.attention = JointHeads(shape, rngs=rngs, param_dtype=param_dtype)
+        self.out = linear(
+            width, width, axes, use_bias=shape.use_bias, rngs=rngs, param_dtype=param_dtype
+        )
+        self.feed_forward = shape.feed_forward(rngs=rngs, param_dtype=param_dtype)
+
+    def seen(self, x: Tokens, modulation: list[Array]) -> Tokens:
+        """Return tokens as the attention sees them."""
+        shift, scale, *_ = modulation
+        return modulate(x, shift, scale, self.epsilon)
+
+    def finish(self, x: Tokens, attended: ByHead, modulation: list[Array]) -> Tokens:
+        """Add the attention's output and the feed-forward's to the stream."""
+        _, _, gate, mlp_shift, mlp_scale, mlp_gate = modulation
+        x = x + gate * from_heads(self.out, attended)
+        normed = modulate(x, mlp_shift, mlp_scale, self.epsilon)
+        return split(fit_float16(x + mlp_gate * self.feed_forward(normed)), *AXES)
+
+
+class DoubleBlock(nnx.Module):
+    """Image and text in streams of their own, joined by one attention over both."""
+
+    def __init__(
+        self,
+        shape: StreamShape,
+        attention: TokenAttention,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike,
+    ) -> None:
+        self.image = Stream(shape, rngs=rngs, param_dtype=param_dtype)
+        self.text = Stream(shape, rngs=rngs, param_dtype=param_dtype)
+        self.attention = attention
+
+    def __call__(
+        self, streams: Streams, of_image: Vectors, of_text: Vectors, positions: Positions
+    ) -> Streams:
+        """Attend over both streams together; the rest is each one's own."""
+        image, text = streams
+        image_mod, text_mod = one_by_one(of_image), one_by_one(of_text)
+        image_qkv = self.image.attention(self.image.seen(image, image_mod))
+        text_qkv = self.text.attention(self.text.seen(text, text_mod))
+        q, k, v = (padded_tokens.join(pair) for pair in zip(text_qkv, image_qkv, strict=True))
+        q, k = (apply_rope(x, positions.rope) for x in (q, k))
+        attended = self.attention(q, k, v, keys=positions.keys)
+        text_found, image_found = padded_tokens.cut(attended, text.shape[1], image.shape[1])
+        return (
+            self.image.finish(image, image_found, image_mod),
+            self.text.finish(text, text_found, text_mod),
+        )
+
+    def seen(self, image: Tokens, of_image: Vectors) -> Tokens:
+        """Return the image as the block's attention sees it."""
+        return self.image.seen(image, one_by_one(of_image))
+
+
+def one_by_one(vectors: Vectors) -> list[Float[Array, "batch 1 width"]]:
+    """Split vectors, each with an axis for the tokens."""
+    return jnp.split(vectors, vectors.shape[1], axis=1)
+
+
+def fit_float16(x: Tokens) -> Tokens:
+    """Float16 activations of the residual stream, kept from overflowing to infinity."""
+    return jnp.clip(x, -65504, 65504) if x.dtype == jnp.float16 else x
+
+
+def joined_positions(
+    ids: tuple[np.ndarray, ...], axes_dims: tuple[int, ...], theta: float = 10_000.0
+) -> Positions:
+    """Return positions of tokens at these ids, [tokens, axes] each, joined in this order."""
+    padded = [np.pad(part, ((0, padded_tokens.padding(len(part))), (0, 0))) for part in ids]
+    rope = rope_table(padded_tokens.join_host(padded), axes_dims, theta)
+    return Positions(rope, padded_tokens.counted(*map(len, ids)))
+
+
+def keys_of_rows(
+    text: Bool[Array, "batch text_tokens"], image_tokens: int
+) -> Bool[Array, "batch all"]:
+    """Return the keys of each row that count: those of its text, and the image's."""
+    image = jnp.ones((len(text), image_tokens), bool)
+    return padded_tokens.join([padded_tokens.pad(text), padded_tokens.pad(image)])
