@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypedDict
 
 import jax.numpy as jnp
 import numpy as np
@@ -33,19 +32,12 @@ from models.nn.blocks.joint_transformer import Block, JointTransformer, stack_an
 from models.nn.layers.activations import tanh_gelu
 from models.nn.layers.norms import modulate
 from models.nn.layers.padded_tokens import Positions
-from models.nn.layers.parameterised import activated, linear, of_joined
+from models.nn.layers.parameterised import Kinds, activated, linear, of_joined
 from models.nn.layers.rope import apply_rope
 from models.parallel.placement import split
 
 THETA = 10_000.0
 """Base of the positions' frequencies; fixed in every Flux.1."""
-
-
-class Kinds(TypedDict):
-    """Arguments of every layer."""
-
-    rngs: nnx.Rngs
-    param_dtype: DTypeLike
 
 
 class FluxFeedForward(nnx.Module):

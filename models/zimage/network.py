@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from models.nn.layers import padded_tokens
 from models.nn.layers.embeddings import ConditionMLP, sinusoid
 from models.nn.layers.norms import RMSNorm, layer_norm
 from models.nn.layers.padded_tokens import Positions
-from models.nn.layers.parameterised import activated, from_heads, linear, to_heads
+from models.nn.layers.parameterised import Kinds, activated, from_heads, linear, to_heads
 from models.nn.layers.rope import RopeTable, apply_rope, rope_table
 from models.nn.layers.scanned import layers_of, scan, stack
 from models.nn.layers.step_cache import CachedStep, Entered
@@ -37,13 +37,6 @@ AXES = ("batch", "tokens", None)
 TIME_FEATURES, TIME_INNER = 256, 1024
 """Width of the timestep's sinusoids, and in the middle of its layers; fixed in every Z-Image."""
 HEAD_EPSILON = 1e-5
-
-
-class Kinds(TypedDict):
-    """Arguments of every layer."""
-
-    rngs: nnx.Rngs
-    param_dtype: DTypeLike
 
 
 class Streams(NamedTuple):

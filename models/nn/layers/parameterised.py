@@ -7,7 +7,7 @@ Arrays keep the dtype they were loaded in; activations follow their inputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,13 @@ Axes = tuple[str | None, ...]
 
 _kernel = nnx.initializers.lecun_normal()
 _embedding = nnx.initializers.normal(0.02)
+
+
+class Kinds(TypedDict):
+    """Arguments of every layer."""
+
+    rngs: nnx.Rngs
+    param_dtype: DTypeLike
 
 
 class Linear(nnx.Linear):
