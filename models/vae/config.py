@@ -97,6 +97,11 @@ class VaeConfig:
         """Pixels a latent, along each side."""
         return 2 ** (len(self.block_out_channels) - 1)
 
+    @property
+    def of_decoder(self) -> VaeConfig:
+        """Config that the decoder is built by."""
+        return self
+
     def __post_init__(self) -> None:
         for key, only in (
             ("down_block_types", "DownEncoderBlock2D"),

@@ -46,7 +46,7 @@ class AutoencoderKL(nnx.Module):
         make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
         latent = config.latent_channels
         self.encoder = ImageEncoder(config, attention=attention, **make)
-        self.decoder = ImageDecoder(config, attention=attention, **make)
+        self.decoder = ImageDecoder(config.of_decoder, attention=attention, **make)
         if config.use_quant_conv:
             self.quant_conv = conv(2 * latent, 2 * latent, (1, 1), **make)
         if config.use_post_quant_conv:

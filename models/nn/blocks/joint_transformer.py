@@ -167,7 +167,9 @@ def _run(
     )[0]
 
 
-def _by_layer(vectors: OfLayers, layers: int) -> Float[Array, "layers batch vectors width"]:
+def _by_layer(
+    vectors: Float[Array, "batch _one_or_layers vectors width"], layers: int
+) -> Float[Array, "layers batch vectors width"]:
     """Return vectors with the layers first."""
     first = jnp.swapaxes(vectors, 0, 1)
     return jnp.broadcast_to(first, (layers, *first.shape[1:]))

@@ -1,0 +1,90 @@
+"""Config of a FLUX.2 transformer: its `transformer/config.json`, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.checkpoint.config_fields import arguments
+
+AXES = 4
+"""Numbers of a token's position: time, row, column, and place in the text."""
+
+_SIZES = (
+    "in_channels",
+    "attention_head_dim",
+    "num_attention_heads",
+    "joint_attention_dim",
+    "timestep_guidance_channels",
+)
+
+
+@dataclass(frozen=True)
+class Flux2Config:
+    """The fields of diffusers' Flux2Transformer2DModel config, with its defaults (dev's)."""
+
+    patch_size: int = 1
+    in_channels: int = 128
+    """Channels of one token: a 2 x 2 patch of latents."""
+    out_channels: int | None = None
+    num_layers: int = 8
+    """Double blocks: image and text in separate streams that attend to each other."""
+    num_single_layers: int = 48
+    """Single blocks: one stream of both."""
+    attention_head_dim: int = 128
+    num_attention_heads: int = 48
+    joint_attention_dim: int = 15360
+    """Width of the text encoder's states, side by side."""
+    timestep_guidance_channels: int = 256
+    """Width of the timestep's sinusoids."""
+    mlp_ratio: float = 3.0
+    axes_dims_rope: tuple[int, ...] = (32, 32, 32, 32)
+    """Head dimensions turned by time, row, column and place in the text."""
+    rope_theta: float = 2000
+    eps: float = 1e-6
+    """Epsilon of the norms."""
+    guidance_embeds: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("num_layers", "num_single_layers"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 0:
+                raise ValueError(f"{name} must be a whole number, not {getattr(self, name)!r}")
+        for name in _SIZES:
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise ValueError(f"{name} must be a positive integer, not {getattr(self, name)!r}")
+        if self.patch_size != 1:
+            raise ValueError(f"patch_size {self.patch_size} must be 1: latents come packed")
+        if self.in_channels % 4:
+            raise ValueError(f"in_channels {self.in_channels} must be four times a whole number")
+        if self.out_channels not in (None, self.in_channels):
+            raise ValueError(f"out_channels {self.out_channels} must be {self.in_channels} or null")
+        if self.guidance_embeds:
+            raise ValueError("guidance_embeds: FLUX.2 with distilled guidance (dev) is not served")
+        self._check_axes()
+
+    def _check_axes(self) -> None:
+        dims = self.axes_dims_rope
+        if sum(dims) != self.attention_head_dim or len(dims) != AXES or any(d % 2 for d in dims):
+            raise ValueError(
+                f"axes_dims_rope {dims} must be {AXES} even sizes that add up to "
+                f"attention_head_dim {self.attention_head_dim}"
+            )
+
+    @property
+    def width(self) -> int:
+        """Features of a token: those of all heads."""
+        return self.num_attention_heads * self.attention_head_dim
+
+    @property
+    def inner(self) -> int:
+        """Features in the middle of a feed-forward."""
+        return int(self.width * self.mlp_ratio)
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> Flux2Config:
+        """Read a checkpoint's config.
+
+        Raises: ValueError for a key that this network does not know, or a wrong value.
+        """
+        return cls(**arguments(cls, config, "transformer/config.json"))

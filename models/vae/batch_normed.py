@@ -1,0 +1,110 @@
+"""The image autoencoder of FLUX.2: an AutoencoderKL whose packed latents are normed by channel.
+
+Source: diffusers autoencoder_kl_flux2.py, AutoencoderKLFlux2, and its pipelines for the use of the
+statistics; Ioffe and Szegedy 2015, algorithm 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from models.nn.attention.attention import CrossAttention
+from models.vae.config import VaeConfig
+from models.vae.image import AutoencoderKL
+from models.vae.sharded import over_positions
+
+DOWN, UP = ("DownEncoderBlock2D",) * 4, ("UpDecoderBlock2D",) * 4
+PATCH = (2, 2)
+"""Latents that a token packs: diffusers' pipelines have no others."""
+
+
+@dataclass(frozen=True)
+class BatchNormedVaeConfig(VaeConfig):
+    """diffusers' AutoencoderKLFlux2, with its defaults.
+
+    Raises:
+        ValueError: as of `VaeConfig`; or tokens of other patches.
+    """
+
+    down_block_types: tuple[str, ...] = DOWN
+    up_block_types: tuple[str, ...] = UP
+    block_out_channels: tuple[int, ...] = (128, 256, 512, 512)
+    decoder_block_out_channels: tuple[int, ...] | None = None
+    """Widths of the decoder, where they are not the encoder's."""
+    layers_per_block: int = 2
+    latent_channels: int = 32
+    sample_size: int = 1024
+    scaling_factor: float = 1.0
+    batch_norm_eps: float = 1e-4
+    """Added to the variances of the packed latents."""
+    patch_size: tuple[int, ...] = PATCH
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.patch_size != PATCH:
+            raise ValueError(f"patch_size {self.patch_size} must be {PATCH}")
+        _ = self.of_decoder  # checks its widths
+
+    @property
+    def of_decoder(self) -> VaeConfig:
+        """Config that the decoder is built by."""
+        widths = self.decoder_block_out_channels
+        if widths is None:
+            return self
+        return replace(self, block_out_channels=widths, decoder_block_out_channels=None)
+
+    @property
+    def packed_channels(self) -> int:
+        """Channels of a token."""
+        return PATCH[0] * PATCH[1] * self.latent_channels
+
+
+class LatentStatistics(nnx.Module):
+    """Mean and variance of each channel of the packed latents, in float32."""
+
+    def __init__(self, channels: int, epsilon: float) -> None:
+        self.mean = nnx.Param(jnp.zeros((channels,), jnp.float32), axes=(None,))
+        self.variance = nnx.Param(jnp.ones((channels,), jnp.float32), axes=(None,))
+        self.epsilon = epsilon
+
+    def normed(self, packed: Float[Array, "tokens packed"]) -> Float[Array, "tokens packed"]:
+        """Packed latents of the encoder → those that the denoising network has, float32."""
+        return (packed.astype(jnp.float32) - self.mean[...]) / self._deviation
+
+    def restored(self, packed: Float[Array, "tokens packed"]) -> Float[Array, "tokens packed"]:
+        """The inverse of `normed`."""
+        return packed.astype(jnp.float32) * self._deviation + self.mean[...]
+
+    @property
+    def _deviation(self) -> Float[Array, " packed"]:
+        return jnp.sqrt(self.variance[...] + self.epsilon)
+
+
+class BatchNormedAutoencoder(AutoencoderKL):
+    """An AutoencoderKL with the statistics of its packed latents."""
+
+    config: BatchNormedVaeConfig
+
+    def __init__(
+        self,
+        config: BatchNormedVaeConfig,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+        attention: CrossAttention = over_positions,
+    ) -> None:
+        super().__init__(config, rngs=rngs, param_dtype=param_dtype, attention=attention)
+        self.statistics = LatentStatistics(config.packed_channels, config.batch_norm_eps)
+
+
+STATISTICS = (
+    (r"bn\.running_mean", "statistics.mean"),
+    (r"bn\.running_var", "statistics.variance"),
+    (r"bn\.num_batches_tracked", ""),
+)
+"""Names of the statistics, in diffusers' checkpoints and in the authors' own."""

@@ -1,0 +1,155 @@
+"""AutoencoderKLFlux2 against diffusers' own, in float32: pixels, latents, and their statistics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from diffusers import AutoencoderKLFlux2, Flux2KleinPipeline
+from flax import nnx
+from safetensors.torch import load_file, save_file
+
+from models.loading.abstract import abstract_module
+from models.vae.batch_normed import STATISTICS, BatchNormedAutoencoder, BatchNormedVaeConfig
+from models.vae.key_mapping import RENAMES
+from models.vae.patches import pack, unpack
+from models.weights.loader import load
+from tests.parity.tiny_flux2 import flux2_vae
+
+TOLERANCE = 2e-5
+"""Of the largest value, as of other autoencoders (test_vae.py)."""
+
+VARIANTS: dict[str, Mapping[str, Any]] = {
+    "klein": {"block_out_channels": (8, 12, 12, 16), "layers_per_block": 2},
+    "odd": {
+        "block_out_channels": (12, 18),
+        "decoder_block_out_channels": (6, 9),
+        "layers_per_block": 3,
+        "latent_channels": 3,
+        "norm_num_groups": 3,
+        "use_post_quant_conv": False,
+        "mid_block_add_attention": False,
+        "batch_norm_eps": 0.05,
+    },
+}
+
+
+def converted(model: AutoencoderKLFlux2, folder: Path) -> BatchNormedAutoencoder:
+    """The same through a file: diffusers writes it, the house's loader reads it."""
+    model.save_pretrained(folder)
+    config = BatchNormedVaeConfig.from_dict(json.loads((folder / "config.json").read_text()))
+    module = abstract_module(BatchNormedAutoencoder, config, param_dtype=jnp.bfloat16)
+    loaded = load(module, folder, (*STATISTICS, *RENAMES))
+    assert loaded.statistics.mean[...].dtype == jnp.float32, "whatever the weights are"
+    return load(module, folder, (*STATISTICS, *RENAMES), dtype=jnp.float32)
+
+
+def encoded(vae: BatchNormedAutoencoder, pixels: jax.Array) -> jax.Array:
+    return vae.statistics.normed(pack(vae.encode(pixels)[0][0]))
+
+
+def decoded(vae: BatchNormedAutoencoder, packed: jax.Array, h: int, w: int) -> jax.Array:
+    return vae.decode(unpack(vae.statistics.restored(packed), h, w)[None])
+
+
+def their_latents(theirs: AutoencoderKLFlux2, pixels: torch.Tensor) -> np.ndarray:
+    """As the pipeline makes them of an image: [tokens, packed]."""
+    pipeline = Flux2KleinPipeline.__new__(Flux2KleinPipeline)
+    pipeline.vae = theirs
+    with torch.no_grad():
+        latents = pipeline._encode_vae_image(pixels, None)
+    return pipeline._pack_latents(latents)[0].numpy()
+
+
+def their_pixels(theirs: AutoencoderKLFlux2, packed: torch.Tensor, h: int, w: int) -> np.ndarray:
+    """As the pipeline draws them."""
+    latents = packed.T.reshape(1, -1, h // 2, w // 2)
+    std = torch.sqrt(theirs.bn.running_var.view(1, -1, 1, 1) + theirs.config.batch_norm_eps)
+    latents = latents * std + theirs.bn.running_mean.view(1, -1, 1, 1)
+    with torch.no_grad():
+        pixels = theirs.decode(Flux2KleinPipeline._unpatchify_latents(latents)).sample
+    return pixels.numpy().transpose(0, 2, 3, 1)
+
+
+def error(ours: Any, theirs: np.ndarray) -> float:
+    """Largest difference, of the largest value."""
+    assert ours.shape == theirs.shape
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+
+
+def errors(
+    theirs: AutoencoderKLFlux2, ours: BatchNormedAutoencoder, h: int = 6, w: int = 4
+) -> tuple[float, float]:
+    """Of the latents of an image, and of the pixels of latents."""
+    generator, factor = torch.Generator().manual_seed(3), ours.config.downsampling
+    pixels = torch.rand(1, 3, h * factor, w * factor, generator=generator) * 2 - 1
+    packed = torch.randn(h * w // 4, ours.config.packed_channels, generator=generator)
+    found = nnx.jit(encoded)(ours, jnp.asarray(pixels.numpy().transpose(0, 2, 3, 1)))
+    drawn = nnx.jit(decoded, static_argnums=(2, 3))(ours, jnp.asarray(packed.numpy()), h, w)
+    return (
+        error(found, their_latents(theirs, pixels)),
+        error(drawn, their_pixels(theirs, packed, h, w)),
+    )
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_latents_and_pixels_are_those_of_diffusers(
+    variant: Mapping[str, Any], tmp_path: Path, record_property: Any
+) -> None:
+    theirs = flux2_vae(7, **variant)
+    found = errors(theirs, converted(theirs, tmp_path))
+    record_property("relative", max(found))
+    print("latents {:.1e}, pixels {:.1e}".format(*found))
+    assert max(found) <= TOLERANCE
+
+
+def test_a_wrong_epsilon_bites(tmp_path: Path) -> None:
+    """The network's epsilon, 1e-6 or 1e-5, in place of the statistics' own."""
+    theirs = flux2_vae(7)
+    assert theirs.config.batch_norm_eps == 1e-4
+    theirs.register_to_config(batch_norm_eps=1e-5)
+    ours = converted(theirs, tmp_path)
+    theirs.register_to_config(batch_norm_eps=1e-4)
+    assert min(errors(theirs, ours)) > TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["mean", "variance"])
+def test_dropped_statistics_bite(tmp_path: Path, name: str) -> None:
+    theirs = flux2_vae(7)
+    ours = converted(theirs, tmp_path)
+    leaf = getattr(ours.statistics, name)
+    leaf[...] = jnp.zeros_like(leaf[...]) if name == "mean" else jnp.ones_like(leaf[...])
+    assert min(errors(theirs, ours)) > 1000 * TOLERANCE
+
+
+def test_files_without_a_count_of_batches_serve_too(tmp_path: Path) -> None:
+    theirs = flux2_vae(7)
+    theirs.save_pretrained(tmp_path)
+    file = tmp_path / "diffusion_pytorch_model.safetensors"
+    kept = {name: array for name, array in load_file(file).items() if "num_batches" not in name}
+    save_file(kept, file)
+    config = BatchNormedVaeConfig.from_dict(dict(theirs.config))
+    module = abstract_module(BatchNormedAutoencoder, config)
+    ours = load(module, tmp_path, (*STATISTICS, *RENAMES), dtype=jnp.float32)
+    assert max(errors(theirs, ours)) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"patch_size": (1, 1)}, "patch_size"),
+        ({"decoder_block_out_channels": (6, 9)}, "block_out_channels names"),
+        ({"decoder_block_out_channels": (96, 192, 384, 390)}, "390 is not a multiple"),
+    ],
+    ids=str,
+)
+def test_configs_that_are_not_served(values: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        BatchNormedVaeConfig.from_dict(values)

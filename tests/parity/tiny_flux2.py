@@ -1,0 +1,101 @@
+"""Tiny random FLUX.2 klein checkpoints, built by the reference libraries themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import (
+    AutoencoderKLFlux2,
+    FlowMatchEulerDiscreteScheduler,
+    Flux2KleinPipeline,
+    Flux2Transformer2DModel,
+)
+
+from tests.parity.tiny import Config, randomize
+from tests.parity.tiny_qwen import qwen3, qwen_tokenizer
+
+_TRANSFORMER: Config = {
+    "num_layers": 2,
+    "num_single_layers": 3,
+    "attention_head_dim": 20,
+    "num_attention_heads": 3,
+    "timestep_guidance_channels": 256,
+    "axes_dims_rope": (4, 6, 8, 2),
+    "guidance_embeds": False,
+}
+_VAE: Config = {
+    "block_out_channels": (8, 12, 16),
+    "layers_per_block": 1,
+    "latent_channels": 4,
+    "norm_num_groups": 4,
+}
+_TEXT: Config = {"num_hidden_layers": 28, "hidden_size": 12, "intermediate_size": 20}
+"""The pipeline reads states 9, 18 and 27, whatever the model is."""
+SHIFTED: Config = {
+    "shift": 3.0,
+    "use_dynamic_shifting": True,
+    "base_shift": 0.5,
+    "max_shift": 1.15,
+}
+
+
+def flux2_vae(seed: int, **overrides: Any) -> AutoencoderKLFlux2:
+    """An autoencoder of random weights whose statistics are far from 0 and 1."""
+    given = _VAE | overrides
+    depth = len(given["block_out_channels"])
+    model = AutoencoderKLFlux2(
+        down_block_types=("DownEncoderBlock2D",) * depth,
+        up_block_types=("UpDecoderBlock2D",) * depth,
+        **given,
+    )
+    randomize(model, seed)
+    generator = torch.Generator("cpu").manual_seed(seed + 100)
+    channels = model.bn.running_mean.shape
+    model.bn.running_mean.copy_(0.3 * torch.randn(channels, generator=generator))
+    model.bn.running_var.copy_(0.5 + torch.rand(channels, generator=generator))
+    model.decoder.conv_out.weight.data *= 0.5  # most pixels inside [-1, 1]: a clipped one is blind
+    return model
+
+
+def flux2_transformer(seed: int, **overrides: Any) -> Flux2Transformer2DModel:
+    """A transformer of random weights."""
+    network = randomize(Flux2Transformer2DModel(**(_TRANSFORMER | overrides)), seed)
+    for name, parameter in network.named_parameters():
+        if name.endswith(("norm_q.weight", "norm_k.weight", "added_q.weight", "added_k.weight")):
+            parameter.data *= 2.0  # attention that picks a few keys: else single words are hidden
+    return network  # type: ignore[return-value]
+
+
+def make_flux2(
+    folder: Path,
+    *,
+    transformer: Config | None = None,
+    vae: Config | None = None,
+    text_encoder: Config | None = None,
+    scheduler: Config | None = None,
+    is_distilled: bool = False,
+    seed: int = 0,
+    **save_kwargs: Any,
+) -> Path:
+    """Writes a complete checkpoint in diffusers' layout to `folder` and returns it.
+
+    Each dict overrides single values of that part's small default config; sizes that two parts
+    share follow the part that makes them.
+    """
+    image = flux2_vae(seed + 1, **(vae or {}))
+    text = qwen3(seed + 2, **(_TEXT | (text_encoder or {})))
+    sizes = {
+        "in_channels": 4 * image.config.latent_channels,
+        "joint_attention_dim": 3 * text.config.hidden_size,
+    }
+    Flux2KleinPipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(**(SHIFTED | (scheduler or {}))),
+        vae=image,
+        text_encoder=text,
+        tokenizer=qwen_tokenizer(),
+        transformer=flux2_transformer(seed + 3, **(sizes | (transformer or {}))),
+        is_distilled=is_distilled,
+    ).save_pretrained(folder, **save_kwargs)
+    return folder
