@@ -24,6 +24,7 @@ class Tool:
     """Kind of checkpoint."""
 
     tasks: tuple[Task, ...]
+    """Tasks; the first is what pools warm up for."""
     images: tuple[str, ...]
     """Request fields that hold an image."""
     inputs: Callable[[FluxRequest, Files, Plan, ImageDraws], Inputs]
@@ -75,7 +76,7 @@ CONTROL = Tool(
     further_channels=lambda vae: vae.latent_channels,
 )
 KONTEXT = Tool(
-    tasks=("text-to-image", "image-to-image"),
+    tasks=("image-to-image", "text-to-image"),
     images=("image",),
     inputs=image_inputs.with_reference,
     not_served=frozenset({"strength"}),

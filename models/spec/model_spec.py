@@ -159,6 +159,7 @@ class ModelSpec(BaseModel):
     name: str
     family: str
     tasks: tuple[Task, ...]
+    """Tasks; the first is what its pools warm up for."""
     fields: frozenset[str]
     """Names of the request fields that this model serves; any other is refused by name."""
     defaults: Mapping[str, Any]

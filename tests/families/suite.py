@@ -62,8 +62,13 @@ def loaded(name: str, folder: Path, dtype: str, **how: Any) -> Pipeline:
 
 def sources_of(name: str, folder: Path) -> dict[str, ImagePromptSource]:
     """Return where an entry's networks for image prompts lie."""
-    beside = EVERY[name].image_prompts
-    return {one: ImagePromptSource(str(folder / place)) for one, place in beside.items()}
+    return {one: ImagePromptSource(at) for one, at in places_of(name, folder).items()}
+
+
+def places_of(name: str, folder: Path) -> dict[str, str]:
+    """Return the same, as settings say it; nothing of models that have no entry."""
+    beside = EVERY[name].image_prompts if name in EVERY else {}
+    return {one: str(folder / place) for one, place in beside.items()}
 
 
 def families() -> set[str]:

@@ -1,7 +1,8 @@
 """The requests that a pool compiles for before it is ready: of what kind, and with which images.
 
-A model may make nothing from text alone: image to video, an inpainting network. Its warm-up has
-images that nobody sent, since programs depend on their number and not on what is in them.
+A model may make nothing from text alone (image to video, an inpainting network), or edit first of
+all (Kontext). Its warm-up has images that nobody sent, since programs depend on their number and
+not on what is in them.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _usable(spec: ModelSpec, name: str) -> Lora:
 
 
 def prepare(pipeline: Pipeline, fields: Fields) -> Prepared:
-    """The request with a grey image in each field that this model cannot do without.
+    """The request with a grey image in each field that this model's first task has.
 
     Raises: RequestError: something else is wrong with it.
     """
@@ -85,7 +86,8 @@ def prepare(pipeline: Pipeline, fields: Fields) -> Prepared:
 
 def stood_in(pipeline: Pipeline, fields: Fields) -> tuple[Prepared, dict[str, bytes]]:
     """The same, and those images by path. Raises: as `prepare`."""
-    images: dict[str, bytes] = {}
+    first = pipeline.spec.tasks[0]
+    images = {"image": _grey()} if first == "image-to-image" else {}
     while True:
         try:
             return pipeline.prepare(fields, images), images

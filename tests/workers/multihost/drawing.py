@@ -39,6 +39,8 @@ from workers.programs.step_latency import BatchLayout
 SILENCE_S = 60.0
 Asked = tuple[Fields, dict[str, bytes]]
 """A request and its images."""
+FILES = "files"
+"""Field of what is asked for that has the files of its images, by path."""
 ROUNDS = 3
 """Of all requests at once: enough steps to try an elastic layout."""
 
@@ -78,10 +80,11 @@ def files_of(paths: Mapping[str, str]) -> LoraFiles:
     return find
 
 
-def read(fields: Fields, folder: Path) -> Asked:
+def read(request: Fields, folder: Path) -> Asked:
     """A request whose images are named by their files in that folder."""
-    names = [name for name in ("image", "mask_image") if name in fields]
-    return fields, {name: (folder / fields[name]).read_bytes() for name in names}
+    fields = {name: value for name, value in request.items() if name != FILES}
+    named = request.get(FILES, {})
+    return fields, {path: (folder / name).read_bytes() for path, name in named.items()}
 
 
 async def draw(

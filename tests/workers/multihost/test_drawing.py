@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models import registry
 from models.interface.pipeline import Pipeline, generate
 from tests import coarse
 from tests.families.adapters import Loras, asking, merged, scaled
-from tests.workers.multihost.drawing import read
+from tests.families.suite import EVERY, images_of, loaded, places_of
+from tests.workers.multihost.drawing import FILES, read
 from tests.workers.multihost.processes import free_port
-from tests.workers.multihost.tiny import CFG, MAKE, asked, assert_same
+from tests.workers.multihost.tiny import CFG, asked, assert_same, made, of_suite
 
 DRAW_S = 1800.0
 """For all cases, on a machine that does much else."""
@@ -34,10 +35,15 @@ TENSOR = {"ici": {"context": 2}, "dcn": {"tensor": 2}}
 """Every sum over heads or the feed-forward's width is one over hosts."""
 FSDP = {"ici": {"tensor": 2}, "dcn": {"fsdp": 2}}
 """Weights come from the other host before they are used."""
+MESHES = {"cfg": CFG, "tensor": TENSOR, "ring": RING, "fsdp": FSDP}
 
 PICTURES = ("image.png", "mask.png")
-FROM_IMAGE: dict[str, Any] = {"image": "image.png", "strength": 0.6}
-INPAINTING: dict[str, Any] = {**FROM_IMAGE, "mask_image": "mask.png"}
+FIRST: dict[str, Any] = {FILES: {"image": "image.png"}}
+FROM_IMAGE: dict[str, Any] = {**FIRST, "strength": 0.6}
+INPAINTING: dict[str, Any] = {
+    **FROM_IMAGE,
+    FILES: {"image": "image.png", "mask_image": "mask.png"},
+}
 EXACT: list[dict[str, Any]] = [{}]
 EASED: list[dict[str, Any]] = [{}, {"quality": "fast"}]
 """And with a guidance interval, and a step cache where the family has one."""
@@ -54,27 +60,31 @@ CASES: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]], dict[str, Any]
     "wan, ulysses": ("wan", ULYSSES, EXACT, {}),
     "flux, tensor": ("flux", TENSOR, [FROM_IMAGE], {}),
     "sdxl, tensor": ("sdxl", TENSOR, [FROM_IMAGE, INPAINTING], {}),
-    "wan, tensor, from image": ("wan, from image", TENSOR, [{"image": "image.png"}], {}),
+    "wan, tensor, from image": ("wan, from image", TENSOR, [FIRST], {}),
     "flux, fsdp": ("flux", FSDP, EXACT, {}),
     "sdxl, fsdp": ("sdxl", FSDP, EXACT, {}),
     "wan, fsdp": ("wan", FSDP, EXACT, {}),
     "flux, cfg, adapters": ("flux", CFG, ADAPTED, BANKS),
     "sdxl, tensor, adapters": ("sdxl", TENSOR, ADAPTED[:1], BANKS),
     "wan, fsdp, adapters": ("wan", FSDP, ADAPTED[:1], BANKS),
+    **{
+        f"{name}, {axes}": (name, mesh, EXACT, {})
+        for (axes, mesh), name in zip(cycle(MESHES.items()), of_suite())
+    },
 }
-"""Family, mesh, what is asked for beside `REQUESTS`, settings of the model."""
+"""Model, mesh, what is asked for beside `REQUESTS`, settings of the model."""
 
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("checkpoints")
-    return {family: make(folder / family) for family, make in MAKE.items()}
+    return {model: made(model, folder / model) for model, *_ in CASES.values()}
 
 
 @pytest.fixture(scope="module")
 def pipelines(checkpoints: dict[str, Path]) -> Callable[[str], Pipeline]:
-    """By family, on one device."""
-    return cache(lambda family: registry.load(family, str(checkpoints[family]), "float32", {}))
+    """By model, on one device."""
+    return cache(lambda model: loaded(model, checkpoints[model], "float32"))
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +113,12 @@ def drawn(
     folder = tmp_path_factory.mktemp("drawn")
     cases = {
         name: {
-            "model": {"source": str(checkpoints[family]), "dtype": "float32", **settings},
+            "model": {
+                "source": str(checkpoints[family]),
+                "dtype": "float32",
+                "image_prompts": places_of(family, checkpoints[family]),
+                **settings,
+            },
             "pool": {"model": family, "slots": 2 if settings.get("batching") else 1, "mesh": mesh},
             "requests": [resolved(asked(family, one), family, adapters) for one in more],
             "loras": adapters(family).paths if "lora_pages" in settings else {},
@@ -113,6 +128,9 @@ def drawn(
     (folder / "cases.json").write_text(json.dumps(cases))
     for number, name in enumerate(PICTURES):
         noise_picture(40, 56, number).save(folder / name)
+    for model in EVERY:
+        for path, file in images_of(model).items():
+            (folder / f"{model}.{path}").write_bytes(file)
     for end in started(folder, hosts=2, devices=2):
         assert end == 0, "\n".join(path.read_text() for path in folder.glob("*.log"))
     return folder

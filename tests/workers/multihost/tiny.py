@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.families.suite import EVERY, images_of
 from tests.parity.tiny import make_flux
 from tests.parity.tiny_sdxl import make_sdxl
 from tests.parity.tiny_wan import make_wan
@@ -65,8 +66,21 @@ MAKE: dict[str, Callable[[Path], Path]] = {
 """Few layers. Wan has two experts, or an image encoder."""
 
 
-def asked(family: str, more: dict[str, Any]) -> dict[str, Any]:
-    return {**FEW, **REQUESTS[family], **more}
+def of_suite() -> tuple[str, ...]:
+    """Models of the conformance suite that are not among those above."""
+    return tuple(name for name in EVERY if name not in MAKE)
+
+
+def made(model: str, folder: Path) -> Path:
+    """Write a checkpoint of that model, of those above or the suite's."""
+    return (MAKE[model] if model in MAKE else EVERY[model].make)(folder)
+
+
+def asked(model: str, more: dict[str, Any]) -> dict[str, Any]:
+    """A request; `files` are those of its images, by path."""
+    if model in MAKE:
+        return {**FEW, **REQUESTS[model], **more}
+    return {**EVERY[model].request, "files": {path: f"{model}.{path}" for path in images_of(model)}}
 
 
 def assert_same(pixels: np.ndarray, expected: np.ndarray) -> None:

@@ -19,6 +19,8 @@ from tests.models.wan import test_pipeline as wan
 from tests.parity.tiny import t5_tokenizer
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
+from workers.jaxpr.logical_mesh import logical_layout
+from workers.plan.model import abstract
 from workers.programs import warmup
 
 
@@ -73,6 +75,15 @@ def test_defaults_are_those_of_the_models_first_task() -> None:
     first, second = warmup.requests(spec, [{}, {"width": 64}])
     assert (first["guidance_scale"], first["width"], first["prompt"]) == (7.5, 32, "")
     assert second == {**first, "width": 64}
+
+
+@pytest.mark.parametrize(("kind", "images"), [("kontext", {"image"}), ("dev", set())])
+def test_what_edits_first_of_all_is_warmed_up_with_an_image(kind: str, images: set[str]) -> None:
+    pipeline = abstract(f"flux-{kind}", "bfloat16", logical_layout().of_parameter)
+    (fields,) = warmup.requests(pipeline.spec, [{"width": 256, "height": 256}])
+    prepared, stood_in = warmup.stood_in(pipeline, fields)
+    assert set(stood_in) == images
+    assert ("reference" in prepared.inputs) == bool(images)
 
 
 def wan_pipeline(
