@@ -87,16 +87,29 @@ def _wan(
     return {**files, f"image_processor/{PREPROCESSOR}": {"size": {"shortest_edge": 224}}}
 
 
+SDXL_BASE: Files = _files(
+    SDXL,
+    EULER,
+    sdxl.SDXL_BASE,
+    tokenizer=CLIP_TOKENIZER,
+    tokenizer_2=CLIP_TOKENIZER,
+)
+CONTROLNET = "controlnet"
+"""Folder of a ControlNet beside its model."""
+
+
+def _controlled(config: Config) -> Files:
+    return {**SDXL_BASE, f"{CONTROLNET}/config.json": config}
+
+
 CHECKPOINTS: Mapping[str, Files] = {
-    "sdxl": _files(
-        SDXL,
-        EULER,
-        sdxl.SDXL_BASE,
-        tokenizer=CLIP_TOKENIZER,
-        tokenizer_2=CLIP_TOKENIZER,
-    ),
+    "sdxl": SDXL_BASE,
+    "sdxl-controlnet": _controlled(sdxl.CONTROLNET),
+    "sdxl-controlnet-mid": _controlled(sdxl.CONTROLNET_MID),
+    "sdxl-controlnet-small": _controlled(sdxl.CONTROLNET_SMALL),
+    "sdxl-controlnet-union": _controlled(sdxl.CONTROLNET_UNION),
     "sdxl-ip-adapter": {
-        **_files(SDXL, EULER, sdxl.SDXL_BASE, tokenizer=CLIP_TOKENIZER, tokenizer_2=CLIP_TOKENIZER),
+        **SDXL_BASE,
         "ip-adapter/plus.json": sdxl.IP_ADAPTER_PLUS,
         "ip-adapter/image_encoder/config.json": sdxl.CLIP_VISION_H,
     },
@@ -142,6 +155,23 @@ def image_prompts(name: str, folder: Path) -> dict[str, str]:
     """
     beside = IMAGE_PROMPTS.get(name, {})
     return {one: str(folder / place) for one, place in beside.items()}
+
+
+CONTROLS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    **{f"sdxl-controlnet{size}": {"canny": {}} for size in ("", "-mid", "-small")},
+    "sdxl-controlnet-union": {kind: {"mode": kind} for kind in ("openpose", "depth", "canny")},
+}
+"""ControlNets beside some of them, by the names of their images; and the modes of a union."""
+
+
+def controls(name: str, folder: Path) -> dict[str, dict[str, str]]:
+    """Return the sources and modes of a checkpoint's ControlNets, where it was written.
+
+    Args:
+        name: of a checkpoint; one that is unknown here has none.
+    """
+    place = str(folder / CONTROLNET)
+    return {kind: {"source": place, **mode} for kind, mode in CONTROLS.get(name, {}).items()}
 
 
 def write(name: str, folder: Path) -> None:

@@ -46,7 +46,7 @@ WITH_EXPERTS = frozenset({".wan.load"})
 WITH_IMAGE_PROMPTS = frozenset({".flux.load", ".sdxl.load"})
 """Modules whose `load` takes networks that read images as prompts (`Reading.image_prompts`)."""
 
-WITH_CONTROLS: frozenset[str] = frozenset()
+WITH_CONTROLS = frozenset({".sdxl.load"})
 """Modules whose `load` takes ControlNets (`Reading.controls`)."""
 
 SINGLE_FILES: Mapping[str, tuple[str, ...]] = {

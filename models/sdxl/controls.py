@@ -127,7 +127,7 @@ def residuals(
         told: of each prompt: latents, time, and the UNet's conditions.
     """
     count, prompts = told[0].shape[:2]
-    side_by_side = _parts(count)
+    side_by_side = _parts(count, prompts)
     asked = (rows[HINTS], values[NETWORKS], values[KINDS], values[SCALES])
     turns = jax.tree.map(partial(_by_turns, parts=side_by_side), (tuple(told), asked))
 
@@ -138,11 +138,14 @@ def residuals(
     return tuple(_in_order(one, side_by_side, prompts) for one in found)
 
 
-def _parts(rows: int) -> int:
-    """Return over how many devices the rows of a batch are split."""
+def _parts(rows: int, prompts: int) -> int:
+    """Return over how many devices the rows of a batch are split, beside their prompts."""
     layout = trace_options().layout
-    parts = 1 if layout is None else layout.mesh.shape["data"]
-    return parts if rows % parts == 0 else 1
+    if layout is None:
+        return 1
+    (axes,) = layout.split(("batch",), (rows,))
+    of_prompts = layout.table["prompts"] if prompts > 1 else ()
+    return layout.devices(tuple(axis for axis in axes if axis not in of_prompts))
 
 
 def _by_turns(x: Array, parts: int) -> Array:
@@ -171,8 +174,8 @@ def _of_group(networks: nnx.List, told: Sequence[Array], asked: Sequence[Array])
         kind = repeated(kinds[rows, slot].astype(int))
         run_on: Any = used(network)
         added = run_on(*flat, repeated(hint[rows, slot]), kind)
-        scale = repeated(jnp.where(is_its, scales[rows, slot], 0))[:, None, None, None]
-        return tuple(one * scale.astype(one.dtype) for one in added)
+        scale, counts = (repeated(x)[:, None, None, None] for x in (scales[rows, slot], is_its))
+        return tuple(jnp.where(counts, one * scale.astype(one.dtype), 0) for one in added)
 
     def step(state: tuple[Array, Residuals]) -> tuple[Array, Residuals]:
         waits, sums = state

@@ -83,3 +83,30 @@ SDXL_BASE: Checkpoint = {
     "vae": VAE,
 }
 SDXL_INPAINTING: Checkpoint = {**SDXL_BASE, "unet": {**UNET, "in_channels": 9}}
+
+CONTROLNET: Mapping[str, Any] = {
+    "conditioning_channels": 3,
+    "conditioning_embedding_out_channels": [16, 32, 96, 256],
+    "controlnet_conditioning_channel_order": "rgb",
+    "in_channels": 4,
+    **{
+        name: UNET[name]
+        for name in (
+            *("down_block_types", "block_out_channels", "layers_per_block", "attention_head_dim"),
+            *("transformer_layers_per_block", "cross_attention_dim", "use_linear_projection"),
+            *("addition_embed_type", "addition_time_embed_dim"),
+            "projection_class_embeddings_input_dim",
+        )
+    },
+}
+"""diffusers/controlnet-canny-sdxl-1.0 and its likes: the whole way down."""
+CONTROLNET_MID: Mapping[str, Any] = {**CONTROLNET, "transformer_layers_per_block": [0, 0, 1]}
+"""controlnet-canny-sdxl-1.0-mid, which has 273 million parameters."""
+CONTROLNET_SMALL: Mapping[str, Any] = {
+    **CONTROLNET,
+    "down_block_types": ["DownBlock2D"] * 3,
+    "transformer_layers_per_block": [0, 0, 0],
+}
+"""controlnet-canny-sdxl-1.0-small, which has 160 million parameters."""
+CONTROLNET_UNION: Mapping[str, Any] = {**CONTROLNET, "num_control_type": 8}
+"""xinsir/controlnet-union-sdxl-1.0, promax: its config_promax.json names ControlNetModel."""

@@ -14,7 +14,7 @@ from PIL import Image
 
 from models import registry
 from models.interface.pipeline import Pipeline
-from models.loading.sources import ImagePromptSource
+from models.loading.sources import ControlSource, ImagePromptSource
 
 Fields = dict[str, Any]
 CLIP, T5 = {"num_hidden_layers": 2}, {"num_layers": 1}
@@ -51,24 +51,43 @@ class Family:
     """Fields that every request with them has."""
     image_prompts: Mapping[str, str] = field(default_factory=dict)
     """Networks that read images as prompts, by name: their places in the checkpoint's."""
+    controls: Mapping[str, ControlSource] = field(default_factory=dict)
+    """ControlNets by name: their places in the checkpoint's."""
+    max_controls: int = 0
+    company: tuple[Fields, ...] = ({},)
+    """Fields in which requests of one batch differ, by turns."""
 
 
 def loaded(name: str, folder: Path, dtype: str, **how: Any) -> Pipeline:
     """Load a checkpoint of an entry, with what lies beside it."""
-    sources = sources_of(name, folder)
-    more = {"image_prompts": sources} if sources else {}
-    return registry.load(name, str(folder), dtype, {}, **more, **how)
+    return registry.load(name, str(folder), dtype, {}, **beside(EVERY.get(name), folder), **how)
 
 
-def sources_of(name: str, folder: Path) -> dict[str, ImagePromptSource]:
-    """Return where an entry's networks for image prompts lie."""
-    return {one: ImagePromptSource(at) for one, at in places_of(name, folder).items()}
+def settings_of(entry: Family | None, folder: Path) -> dict[str, Any]:
+    """Return what a model's settings say of the networks beside an entry's checkpoint.
+
+    Args:
+        entry: None: of a model that has none.
+    """
+    if entry is None:
+        return {}
+    prompts, controls = entry.image_prompts.items(), entry.controls.items()
+    return {
+        "image_prompts": {name: {"source": str(folder / at)} for name, at in prompts},
+        "controls": {
+            name: {"source": str(folder / one.source), "mode": one.mode} for name, one in controls
+        },
+        "max_controls": entry.max_controls or 1,
+    }
 
 
-def places_of(name: str, folder: Path) -> dict[str, str]:
-    """Return the same, as settings say it; nothing of models that have no entry."""
-    beside = EVERY[name].image_prompts if name in EVERY else {}
-    return {one: str(folder / place) for one, place in beside.items()}
+def beside(entry: Family | None, folder: Path) -> dict[str, Any]:
+    """Return the same, as `registry.load` is told it."""
+    kinds: dict[str, Any] = {"image_prompts": ImagePromptSource, "controls": ControlSource}
+    return {
+        field: {name: kinds[field](**one) for name, one in said.items()} if field in kinds else said
+        for field, said in settings_of(entry, folder).items()
+    }
 
 
 def families() -> set[str]:
@@ -161,18 +180,20 @@ def drawn_by_diffusers(
     frames: bool = False,
     images: Mapping[str, bytes] | None = None,
     before: Callable[[Any], Fields] = lambda pipeline: {},
+    of: Callable[[Path], Any] | None = None,
     **more: Any,
 ) -> np.ndarray:
     """Draw a request whose fields are the pipeline's own arguments, but for the seed.
 
     Args:
         before: what is done to the pipeline first; it returns further arguments.
+        of: pipeline of a checkpoint; None: as its index says.
         more: arguments that only that pipeline has.
     """
     import torch
     from diffusers import DiffusionPipeline
 
-    pipeline = DiffusionPipeline.from_pretrained(folder)
+    pipeline = (of or DiffusionPipeline.from_pretrained)(folder)
     pipeline.set_progress_bar_config(disable=True)
     given = {name: value for name, value in request.items() if name not in ("seed", "fps")}
     given |= (
@@ -382,7 +403,83 @@ def _drawn_with_ip_adapter(
 
 BY_PLUS: Fields = {"image_prompts": [{"scale": 0.6}, {"name": "plus", "scale": 0.6}]}
 
+PLAIN_CONTROLS = ("edges", "depth")
+UNION = {"num_control_type": 6, "num_trans_head": 2}
+
+
+def _with_controls(make: Callable[[Path], Path], **heads: Any) -> Callable[[Path], Path]:
+    """Write two ControlNets and a union beside a checkpoint."""
+
+    def both(folder: Path) -> Path:
+        from tests.parity.tiny_sdxl import make_control
+
+        make(folder)
+        for seed, name in enumerate(PLAIN_CONTROLS, 5):
+            make_control(folder / "controls" / name, folder, seed, **heads)
+        make_control(folder / "controls" / "union", folder, 7, **UNION, **heads)
+        return folder
+
+    return both
+
+
+def _drawn_with_controls(folder: Path, request: Fields, images: Mapping[str, bytes]) -> np.ndarray:
+    """Draw a request whose controls are plain ones."""
+    import diffusers
+
+    entries = request["control"]
+    kind: Any = diffusers.ControlNetModel
+    nets = [kind.from_pretrained(folder / "controls" / entry["name"]) for entry in entries]
+    pipeline: Any = diffusers.StableDiffusionXLControlNetPipeline
+    more = {
+        "image": [Image.open(io.BytesIO(file)) for file in images.values()],
+        "controlnet_conditioning_scale": [entry["scale"] for entry in entries],
+        "control_guidance_start": [entry.get("start", 0.0) for entry in entries],
+        "control_guidance_end": [entry.get("end", 1.0) for entry in entries],
+    }
+    given = {name: of for name, of in request.items() if name != "control"}
+    return drawn_by_diffusers(
+        folder, given, of=partial(pipeline.from_pretrained, controlnet=nets), **more
+    )
+
+
+BOTH: Fields = {
+    "control": [
+        {"name": "edges", "scale": 0.7, "end": 0.5},
+        {"name": "depth", "scale": 0.5},
+    ]
+}
+UNLIKE: tuple[Fields, ...] = (
+    BOTH,
+    {"control": [{"name": "openpose", "scale": 0.9, "start": 0.3}]},
+    {"control": []},
+    {"control": [{"name": "depth", "scale": 0.6}, {"name": "openpose", "scale": 0.4}]},
+    {"control": [{"name": "hed", "scale": 0.9}]},
+)
+"""Controls of rows of one batch: of two networks, of one, of none."""
+
 VARIANTS: Mapping[str, Family] = {
+    "sdxl-controlnet": replace(
+        SUITE["sdxl"],
+        make=_with_controls(_sdxl, attention_head_dim=(8, 8), **UNET),
+        least=_with_controls(_least_sdxl, attention_head_dim=(2, 4), **UNET),
+        request={**SUITE["sdxl"].request, **BOTH},
+        least_request={**SUITE["sdxl"].least_request, **BOTH},
+        reference=partial(
+            _drawn_with_controls, images={str(index): _image(9 + index) for index in range(2)}
+        ),
+        published=(
+            *("sdxl-controlnet", "sdxl-controlnet-mid", "sdxl-controlnet-small"),
+            "sdxl-controlnet-union",
+        ),
+        images={f"control.{index}.image": _image(9 + index) for index in range(2)},
+        beside_images=BOTH,
+        controls={
+            **{name: ControlSource(f"controls/{name}") for name in PLAIN_CONTROLS},
+            **{mode: ControlSource("controls/union", mode) for mode in ("openpose", "hed")},
+        },
+        max_controls=2,
+        company=UNLIKE,
+    ),
     "sdxl-ip-adapter": replace(
         SUITE["sdxl"],
         make=_with_ip_adapter(_sdxl),

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models import registry
 from models.interface.pipeline import Fields
 from models.parallel.axis_rules import Layout
 from models.spec.quality_presets import Quality, StepCache
@@ -30,7 +29,7 @@ from tests.families.adapters import (
     scaled,
     states_after,
 )
-from tests.families.suite import EVERY, SUITE, T5
+from tests.families.suite import EVERY, SUITE, T5, loaded
 from tests.families.test_company import Drawn, drawn, images, one
 from tests.workers.resume import disturbed_at
 from workers.engine.engine import Engine
@@ -58,9 +57,10 @@ Models = Callable[[str], Model]
 """Models by dtype."""
 
 
-@pytest.fixture(scope="module", params=[*SUITE, "flux-control"])
+@pytest.fixture(scope="module", params=[*SUITE, "flux-control", "sdxl-controlnet"])
 def family(request: pytest.FixtureRequest) -> str:
-    """Every family, and a checkpoint whose layers of other shapes adapters change too."""
+    """Every family, a checkpoint whose layers of other shapes adapters change too, and one with
+    networks beside it that they leave as they are."""
     return str(request.param)
 
 
@@ -79,7 +79,7 @@ def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def load(family: str, folder: Path, adapters: Path, dtype: str, **how: Any) -> Model:
     """A model and its adapters: ten of one page, half of which change no text encoder and only
     some layers; one of two pages; and of Wan one for the expert of low noise."""
-    plain = registry.load(family, str(folder), dtype, {}, **how)
+    plain = loaded(family, folder, dtype, **how)
     loras = Loras(plain, adapters)
     denoiser = loras.names.networks[0].network
     for number in range(PAIRS):

@@ -46,11 +46,12 @@ def mixed(family: str) -> list[Fields]:
 
     Two have weights: their prompts share batches with plain ones.
     """
-    base = EVERY[family].least_request
+    base, turns = EVERY[family].least_request, EVERY[family].company
     quality = "cached" if EVERY[family].step_caches else "exact"
     return [
         {
             **base,
+            **turns[seed % len(turns)],
             "seed": seed,
             "prompt": ("a red circle", "a star", "", "a (blue:1.4) [star] on green")[seed % 4],
             "prompt_syntax": "weighted" if seed % 4 == 3 else "plain",

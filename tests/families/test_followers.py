@@ -16,7 +16,7 @@ from models.loading.sources import SHAPES
 from models.sampling.registry import SOLVERS
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
-from tests.families.suite import EVERY, SUITE, VARIANTS, Family
+from tests.families.suite import EVERY, SUITE, VARIANTS, Family, settings_of
 from tests.parity.tiny_wan import make_wan
 from workers.jaxpr.logical_mesh import logical_layout
 from workers.loading.model import read, rounding_of
@@ -38,9 +38,8 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 
 def abstract(source: Path, entry: Family) -> Pipeline:
     """A pipeline of that checkpoint without weights, which has prepared nothing."""
-    beside = {name: str(source / place) for name, place in entry.image_prompts.items()}
     model = ModelSettings(
-        source=str(source), dtype="float32", eight_bit="beside", image_prompts=beside
+        source=str(source), dtype="float32", eight_bit="beside", **settings_of(entry, source)
     )
     return read(
         PoolSettings(model="m"),

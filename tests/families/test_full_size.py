@@ -11,11 +11,16 @@ import pytest
 
 from models import published, registry
 from models.interface.pipeline import Pipeline
-from models.loading.sources import SHAPES, ImagePromptSource
+from models.loading.sources import SHAPES
+from workers.plan.model import beside
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "models.md"
 NAMES = {
     "sdxl": "SDXL base 1.0",
+    "sdxl-controlnet": "SDXL base 1.0 with ControlNet",
+    "sdxl-controlnet-mid": "SDXL base 1.0 with ControlNet mid",
+    "sdxl-controlnet-small": "SDXL base 1.0 with ControlNet small",
+    "sdxl-controlnet-union": "SDXL base 1.0 with ControlNet Union promax",
     "sdxl-ip-adapter": "SDXL base 1.0 with IP-Adapter Plus",
     "flux-schnell": "FLUX.1 schnell",
     "flux-dev": "FLUX.1 dev",
@@ -45,9 +50,8 @@ def stated() -> dict[str, tuple[float, float]]:
 
 def shapes(name: str, folder: Path) -> Pipeline:
     published.write(name, folder)
-    beside = published.image_prompts(name, folder).items()
-    sources = {one: ImagePromptSource(at) for one, at in beside}
-    return registry.load(name, str(folder), "bfloat16", {}, reader=SHAPES, image_prompts=sources)
+    nets = beside(name, folder)
+    return registry.load(name, str(folder), "bfloat16", {}, reader=SHAPES, **nets)
 
 
 def test_the_readme_states_the_size_of_every_checkpoint() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 from diffusers import (
     AutoencoderKL,
+    ControlNetModel,
+    ControlNetUnionModel,
     EulerDiscreteScheduler,
     StableDiffusionXLPipeline,
     UNet2DConditionModel,
@@ -147,6 +149,27 @@ def _exclaiming(max_length: int) -> CLIPTokenizer:
     tokenizer = clip_tokenizer(max_length)
     tokenizer.pad_token = "!"
     return tokenizer
+
+
+def make_control(folder: Path, checkpoint: Path, seed: int, **overrides: Any) -> Any:
+    """Write a ControlNet for that checkpoint's UNet, a union if it has kinds; return it."""
+    unet = UNet2DConditionModel.from_pretrained(checkpoint / "unet").config
+    config = control_config(**{name: unet[name] for name in SHARED}, **overrides)
+    kind: Any = ControlNetModel
+    if "num_control_type" in config:
+        kind, first = ControlNetUnionModel, config["block_out_channels"][0]
+        config |= {"num_trans_channel": first, "num_proj_channel": first}
+    network = randomize(kind(**config), seed)
+    network.save_pretrained(folder)
+    return network
+
+
+SHARED = (
+    "cross_attention_dim",
+    "addition_time_embed_dim",
+    "projection_class_embeddings_input_dim",
+)
+"""Sizes that a ControlNet has of its UNet."""
 
 
 def control_config(**overrides: Any) -> Config:

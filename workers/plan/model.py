@@ -11,13 +11,15 @@ from typing import Any
 from models import published, registry
 from models.checkpoint.hub import CONFIGS, resolve
 from models.interface.pipeline import Pipeline
-from models.loading.sources import SHAPES, ImagePromptSource
+from models.loading.sources import SHAPES, ControlSource, ImagePromptSource
 from models.spec.model_spec import ModelSpec
 from models.weights.loader import Sharding
+from service.settings.models import ModelSettings
 from workers.jaxpr.logical_mesh import logical_layout
 from workers.plan.trace import Sketch, sketch
 from workers.programs import warmup
 
+MAX_CONTROLS: int = ModelSettings.model_fields["max_controls"].default
 NO_DEFAULTS: Mapping[str, Any] = {}
 
 
@@ -40,11 +42,20 @@ def abstract(
     Raises: models.checkpoint.folder.CheckpointError: no such model, or one that is not served.
     """
     with _folder(source) as place:
-        beside = published.image_prompts(source, Path(place)).items()
-        how = {"image_prompts": {name: ImagePromptSource(at) for name, at in beside}, **how}
+        how = {**beside(source, Path(place)), **how}
         return registry.load(
             source, place, dtype, defaults, base=base, sharding=sharding, reader=SHAPES, **how
         )
+
+
+def beside(source: str, place: Path) -> dict[str, Any]:
+    """Return what `models.registry.load` is told of the networks beside a published checkpoint."""
+    prompts, controls = published.image_prompts(source, place), published.controls(source, place)
+    return {
+        "image_prompts": {name: ImagePromptSource(at) for name, at in prompts.items()},
+        "controls": {name: ControlSource(**one) for name, one in controls.items()},
+        "max_controls": MAX_CONTROLS if controls else 0,
+    }
 
 
 def sketch_of(

@@ -19,7 +19,7 @@ from PIL import Image
 from models.interface.pipeline import Pipeline, generate
 from tests import coarse
 from tests.families.adapters import Loras, asking, merged, scaled
-from tests.families.suite import EVERY, images_of, loaded, places_of
+from tests.families.suite import EVERY, images_of, loaded, settings_of
 from tests.workers.multihost.drawing import FILES, read
 from tests.workers.multihost.processes import free_port
 from tests.workers.multihost.tiny import CFG, asked, assert_same, made, of_suite
@@ -116,7 +116,7 @@ def drawn(
             "model": {
                 "source": str(checkpoints[family]),
                 "dtype": "float32",
-                "image_prompts": places_of(family, checkpoints[family]),
+                **settings_of(EVERY.get(family), checkpoints[family]),
                 **settings,
             },
             "pool": {"model": family, "slots": 2 if settings.get("batching") else 1, "mesh": mesh},
