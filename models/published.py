@@ -79,7 +79,9 @@ def _wan(
     names = ("transformer", "transformer_2")
     components = dict(zip(names, experts, strict=False))
     components |= {"text_encoder": wan.UMT5_XXL, "vae": vae}
-    kind = "WanImageToVideoPipeline" if from_image else "WanPipeline"
+    is_vace = experts[0]["_class_name"] == wan.VACE_14B["_class_name"]
+    kind = "WanVACEPipeline" if is_vace else "WanPipeline"
+    kind = "WanImageToVideoPipeline" if from_image else kind
     if experts[0]["image_dim"] is None:
         return _files(kind, {**UNIPC, "flow_shift": shift}, components, **index)
     components["image_encoder"] = wan.CLIP_VIT_H
@@ -133,6 +135,8 @@ CHECKPOINTS: Mapping[str, Files] = {
     "wan2.1-1.3b": _wan(3.0, wan.T2V_1_3B),
     "wan2.1-14b": _wan(5.0, wan.T2V_14B),
     "wan2.1-i2v-14b": _wan(5.0, wan.I2V_14B, from_image=True),
+    "wan2.1-vace-1.3b": _wan(3.0, wan.VACE_1_3B),
+    "wan2.1-vace-14b": _wan(5.0, wan.VACE_14B),
     "wan2.2-a14b": _wan(12.0, wan.T2V_14B, wan.T2V_14B, boundary_ratio=0.875),
     "wan2.2-i2v-a14b": _wan(5.0, wan.I2V_A14B, wan.I2V_A14B, from_image=True, boundary_ratio=0.9),
     "wan2.2-5b": _wan(5.0, wan.TI2V_5B, vae=wan.VAE_2_2, expand_timesteps=True),

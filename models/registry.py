@@ -37,6 +37,7 @@ FAMILIES: Mapping[str, str] = {
     "ZImageInpaintPipeline": ".zimage.load",
     "WanPipeline": ".wan.load",
     "WanImageToVideoPipeline": ".wan.load",
+    "WanVACEPipeline": ".wan.load",
 }
 """`_class_name` of a checkpoint's model_index.json → the module whose `load` serves it."""
 

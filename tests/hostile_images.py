@@ -1,4 +1,4 @@
-"""Image files that cost their reader far more than their sender."""
+"""Image and video files that cost their reader far more than their sender."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import io
 import struct
 import zlib
 
+import av
+import numpy as np
 from PIL import Image
 
 
@@ -49,4 +51,51 @@ def animation(kind: str, frames: int) -> bytes:
     images = [Image.new("RGB", (8, 8), color) for color in ("red", "blue")] * (frames // 2)
     file = io.BytesIO()
     images[0].save(file, kind, save_all=True, append_images=images[1:])
+    return file.getvalue()
+
+
+def video(
+    frames: int, size: tuple[int, int] = (32, 32), codec: str = "libx264", container: str = "mp4"
+) -> bytes:
+    """A video of one colour: few bytes, however long and large."""
+    file = io.BytesIO()
+    with av.open(file, "w", format=container) as written:
+        stream = written.add_stream(codec, rate=16)
+        stream.width, stream.height = size
+        stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        frame = av.VideoFrame.from_image(Image.new("RGB", size, "teal"))
+        for number in range(frames):
+            frame.pts = number
+            written.mux(stream.encode(frame))
+        written.mux(stream.encode())
+    return file.getvalue()
+
+
+def hostile_videos() -> dict[str, bytes]:
+    """Files that claim to be videos, and are none that may be decoded."""
+    mp4, webm = video(5), video(5, codec="libvpx", container="webm")
+    return {
+        "playlist": b"#EXTM3U\n#EXTINF:1\nfile:///etc/passwd\n",
+        "concat": b"ffconcat version 1.0\nfile /etc/passwd\n",
+        "nothing behind the head": mp4[:32],
+        "cut": mp4[: len(mp4) * 2 // 3],
+        "cut WebM": webm[:200],
+        "noise": mp4[:4] + b"ftyp" + bytes(range(256)) * 400,
+        "noise as WebM": b"\x1a\x45\xdf\xa3" + bytes(range(256)) * 400,
+        "boxes in boxes": b"\0\0\0\x08ftyp" + (b"\0\0\0\0moov" * 20_000),
+        "turned bits": mp4[:-400] + bytes(255 - byte for byte in mp4[-400:]),
+        "no video in it": _sound(),
+        "another codec": video(2, codec="mjpeg", container="mov"),
+    }
+
+
+def _sound() -> bytes:
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as written:
+        stream = written.add_stream("aac", rate=48_000, layout="mono")
+        silence = np.zeros((1, 1024), np.float32)
+        frame = av.AudioFrame.from_ndarray(silence, format="fltp", layout="mono")
+        frame.sample_rate, frame.pts = 48_000, 0
+        written.mux(stream.encode(frame))
+        written.mux(stream.encode())
     return file.getvalue()

@@ -76,9 +76,9 @@ def _resolved(schema: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, 
 
 def _kind(field: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of `add_argument` for a field's type."""
-    from models.spec.request_images import LISTED_IMAGES, PICTURE_FIELDS
+    from models.spec.request_images import LISTED_IMAGES, PICTURE_FIELDS, VIDEO_FIELDS
 
-    if field in PICTURE_FIELDS:
+    if field in (*PICTURE_FIELDS, *VIDEO_FIELDS):
         return {"type": Path, "metavar": "FILE"}
     if LISTED_IMAGES.get(field):
         return {"type": _with_image, "action": "append", "metavar": "FILE[,OPTION=VALUE…]"}

@@ -69,6 +69,8 @@ class Rules:
             if found := self._words.intersection(re.findall(r"\w+", said.lower())):
                 return refusal(f"the prompt has the word {min(found)!r}")
         for image in question["images"]:
+            if self._labels and image["content_type"].startswith("video/"):
+                return refusal("this check reads no videos")
             if label := self._label(base64.b64decode(image["data"])):
                 return refusal(f"an image was classified as {label!r}")
         return {"allow": True}

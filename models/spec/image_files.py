@@ -39,6 +39,8 @@ class ImageFile:
     width: int
     """Width as it is seen: upright."""
     height: int
+    frames: int = 1
+    """Number of its frames: of a video."""
 
 
 def decode(data: bytes) -> Image.Image:

@@ -18,10 +18,11 @@ from models.spec.image_prompts import ImagePrompt, tokens_of
 from models.spec.lora import Lora, RequestedLora, pages_of_request
 from models.spec.option import Option
 from models.spec.quality_presets import EXACT, Quality
-from models.spec.request_images import image_values
+from models.spec.request_images import field_of, image_values
 
-READ_PX = "read_px"
-"""Part of a bucket: pixels of a request's images that each step reads."""
+READ_PX, READ_FRAMES = "read_px", "read_frames"
+"""Parts of a bucket: pixels of a request's images that each step reads, and frames of its own
+size."""
 
 Task = Literal["text-to-image", "image-to-image", "inpainting", "text-to-video", "image-to-video"]
 
@@ -83,6 +84,8 @@ class Limits(BaseModel):
     """Maximum CLIP skip: one less than the layers of the model's shallowest CLIP encoder."""
     max_reference_images: int = Field(default=0, ge=0)
     """Maximum number of `reference_images`."""
+    conditioning_scales: int = Field(default=0, ge=0)
+    """Number of layers that `conditioning_scale` may have a number for, where it has several."""
     max_image_prompts: int = Field(default=0, ge=0)
     """Maximum number of `image_prompts`."""
     max_controls: int = Field(default=0, ge=0)
@@ -198,6 +201,9 @@ class ModelSpec(BaseModel):
     read_pixels: Mapping[str, int] = Field(default_factory=dict)
     """Pixels of an image that each step reads beside the image that it draws, and takes as long
     for, by request field; of fields that are not here, none."""
+    read_frames: Mapping[str, int] = Field(default_factory=dict)
+    """Frames of the video's size that each step draws beside the video, and takes as long for, by
+    request field and image; of fields that are not here, none."""
     image_prompts: Mapping[str, ImagePrompt] = Field(default_factory=dict)
     """Names that an entry of the request's `image_prompts` may have; empty: it takes none."""
     controls: Mapping[str, ControlKind] = Field(default_factory=dict)
@@ -272,10 +278,10 @@ class ModelSpec(BaseModel):
         size = ",".join(f"{name}={fields.get(name)}" for name in self.bucket_fields)
         tokens = tokens_of(request.get(IMAGE_PROMPTS) or (), self.image_prompts)
         size += "".join(f",{name}_tokens={count}" for name, count in tokens.items())
-        if read := sum(
-            self.read_pixels.get(path.split(".")[0], 0) for path in image_values(request)
-        ):
-            size += f",{READ_PX}={read}"
+        fields_of_images = [field_of(path) for path in image_values(request)]
+        for part, each in ((READ_PX, self.read_pixels), (READ_FRAMES, self.read_frames)):
+            if read := sum(each.get(name, 0) for name in fields_of_images):
+                size += f",{part}={read}"
         if controls := len(request.get(CONTROL) or ()):
             size += f",{CONTROL}={controls}"
         pages = pages_of_request(loras)

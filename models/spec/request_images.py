@@ -1,6 +1,7 @@
 """Images of a request, wherever they lie in it: fields of their own, and members of lists.
 
-A path names one: `image`, `reference_images.0`, `control.1.image`.
+A path names one: `image`, `reference_images.0`, `control.1.image`. Videos travel as images do: each
+is one file, as `control_video`, or an image a frame, as `control_video.0`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ LISTED_IMAGES: Mapping[str, str] = {
 }
 """Request fields that hold a list, and the member of an entry that is its image; empty: the entry
 itself is."""
-IMAGE_FIELDS = frozenset({*PICTURE_FIELDS, *LISTED_IMAGES})
+VIDEO_FIELDS = ("control_video", "mask_video")
+"""Request fields that hold a video: its file, or a list of its frames."""
+IMAGE_FIELDS = frozenset({*PICTURE_FIELDS, *LISTED_IMAGES, *VIDEO_FIELDS})
 
 Replaced = Callable[[str, Any], Any]
 """Function of an image's path and value → what lies there instead."""
@@ -36,6 +39,11 @@ def with_images(fields: Mapping[str, Any], replaced: Replaced) -> dict[str, Any]
     for name in PICTURE_FIELDS:
         if fields.get(name) is not None:
             changed[name] = replaced(name, fields[name])
+    for name in VIDEO_FIELDS:
+        if isinstance(fields.get(name), list):
+            changed[name] = list(_entries(name, "", fields[name], replaced))
+        elif fields.get(name) is not None:
+            changed[name] = replaced(name, fields[name])
     for name, member in LISTED_IMAGES.items():
         if fields.get(name) is not None:
             changed[name] = list(_entries(name, member, fields[name], replaced))
@@ -44,7 +52,8 @@ def with_images(fields: Mapping[str, Any], replaced: Replaced) -> dict[str, Any]
 
 def without_images(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return a request without its images; what lies beside one in a list stays."""
-    kept = {name: value for name, value in fields.items() if name not in PICTURE_FIELDS}
+    whole = {*PICTURE_FIELDS, *VIDEO_FIELDS}
+    kept = {name: value for name, value in fields.items() if name not in whole}
     for name, member in LISTED_IMAGES.items():
         if kept.get(name) is None:
             continue

@@ -13,6 +13,7 @@ from models.wan.checkpoint import WanCheckpoint
 from models.wan.latents import Grid
 from models.wan.request import FIELDS, MAX_SEQUENCE_LENGTH, VACE_IMAGES
 from models.wan.schedulers import OPTIONS
+from models.wan.vace_config import VaceConfig
 
 WIDTH_PX, HEIGHT_PX, FRAMES = 832, 480, 81
 """The video of a request that names no size, as in diffusers' Wan pipelines."""
@@ -20,6 +21,9 @@ SIDES, AREAS, LENGTHS = 2, 4, 4
 """Multiples of that video's width, area and length that a request may ask for."""
 FPS, FPS_TI2V = 16, 24
 """Frame rates of the videos that the networks were trained on."""
+
+MAX_REFERENCES = 8
+"""References of one video; each takes as long as four frames."""
 
 _GUIDED = (Need(field="guidance_scale", above=1),)
 NEEDS: Mapping[str, tuple[Need, ...]] = dict.fromkeys(
@@ -39,7 +43,8 @@ def make_spec(
     Args:
         sources: the folder, and the file of weights if there is one.
     """
-    limits = limits_of(Grid.of(checkpoint.transformer, checkpoint.vae))
+    grid = Grid.of(checkpoint.transformer, checkpoint.vae)
+    limits = _with_control(limits_of(grid), checkpoint)
     fields = fields_of(checkpoint)
     chosen = {**read_defaults(sources[0]), **defaults}
     unknown = sorted(chosen.keys() - fields)
@@ -55,6 +60,7 @@ def make_spec(
         needs={name: needs for name, needs in NEEDS.items() if name in fields},
         limits=limits,
         schedulers=OPTIONS,
+        read_frames={"reference_images": grid.frame} if checkpoint.reads_control else {},
         bucket_fields=("width", "height", "num_frames", "max_sequence_length"),
         fingerprint=fingerprint(*sources),
     )
@@ -87,6 +93,19 @@ def limits_of(grid: Grid) -> Limits:
         max_steps=1000,
         max_images=4,
         max_sequence_length=MAX_SEQUENCE_LENGTH,
+    )
+
+
+def _with_control(limits: Limits, checkpoint: WanCheckpoint) -> Limits:
+    """Return limits that have those of control videos, where the checkpoint reads them."""
+    config = checkpoint.transformer
+    if not isinstance(config, VaceConfig):
+        return limits
+    return limits.model_copy(
+        update={
+            "max_reference_images": MAX_REFERENCES,
+            "conditioning_scales": len(config.vace_layers),
+        }
     )
 
 

@@ -9,6 +9,8 @@ from PIL import Image
 
 from models.interface.images import listed_paths, open_image
 from models.interface.pipeline import RequestError
+from models.spec.image_files import ImageFileError
+from models.spec.video_files import frames
 from models.wan.request import WanRequest
 from models.wan.vace_inputs import ControlFrames, extended, kept, read_frames, read_reference
 
@@ -65,8 +67,8 @@ def _given(
     if is_given[VIDEO]:
         if is_given[FIRST]:
             raise RequestError(FIRST, "is not taken with control_video, which has it as a frame")
-        frames, masks = (_frames(images, name) for name in (VIDEO, MASK))
-        return extended(read_frames(frames, masks, size), request.num_frames)
+        video, masks = (_frames(images, name) for name in (VIDEO, MASK))
+        return extended(read_frames(video, masks, size), request.num_frames)
     if not is_given[FIRST]:
         return None
     ends = [kept(open_image(images[name], name), size) for name in (FIRST, LAST) if is_given[name]]
@@ -75,7 +77,12 @@ def _given(
 
 def _frames(images: Mapping[str, bytes], field: str) -> list[Image.Image]:
     """Return a video's frames. Raises: RequestError."""
-    return [open_image(images[name], name) for name in listed_paths(images, field)]
+    if field not in images:
+        return [open_image(images[name], name) for name in listed_paths(images, field)]
+    try:
+        return [*frames(images[field])]
+    except ImageFileError as error:
+        raise RequestError(field, str(error)) from error
 
 
 def _is_given(field: str, images: Mapping[str, bytes]) -> bool:

@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 
 from models.spec.image_files import ImageFile, ImageFileError
-from models.spec.request_images import image_values
+from models.spec.request_images import VIDEO_FIELDS, image_values
+from models.spec.video_files import VideoBounds
 from service.errors.problems import FieldError, Invalid
 from service.front_end.front_end import FrontEnd
 from service.http import fetch
@@ -50,19 +51,23 @@ async def read_all(
 
     Raises: Invalid; Busy, Unavailable: too many wait to be fetched.
     """
-    found = {}
+    found, frames = {}, fields.get("num_frames", 1)
     for path, value in image_values(fields).items():
         try:
-            found[path] = await _read(front, value, client)
+            data = await bytes_of(front, value, client)
+            if path in VIDEO_FIELDS:
+                file = await front.images.check_video(data, _bounds(front, frames), client)
+            else:
+                file = await front.images.check(data, client)
+            found[path] = RequestImage(data, file)
         except ImageFileError as error:
             raise Invalid([FieldError(path, str(error))]) from error
     return found
 
 
-async def _read(front: FrontEnd, value: str, client: str) -> RequestImage:
-    """Raises: ImageFileError."""
-    data = await bytes_of(front, value, client)
-    return RequestImage(data, await front.images.check(data, client))
+def _bounds(front: FrontEnd, frames: int) -> VideoBounds:
+    """Return the bounds of a video that comes with a request for one of so many frames."""
+    return VideoBounds(frames, front.settings.limits.max_clip_pixels)
 
 
 async def bytes_of(front: FrontEnd, value: str, client: str) -> bytes:

@@ -20,6 +20,7 @@ from service.http import fetch
 from service.schemas.request import GenerateRequest
 from service.settings.tenants import TenantSettings
 from service.validation.resolve import Resolved, resolve, with_size_of
+from service.validation.videos import wrong_masks
 
 Images = Mapping[str, request_images.RequestImage]
 """Image files of a request, by path."""
@@ -54,6 +55,8 @@ async def resolve_request(front: FrontEnd, caller: Caller, parsed: Parsed) -> Re
     fields = resolve(body, spec, front.settings.limits, parsed.media_types, offered)
     await _check_webhook(front, caller, body)
     images = await _images(front, caller, fields)
+    if wrong := [*wrong_masks({path: image.file for path, image in images.items()})]:
+        raise Invalid(wrong)
     _check_stored(images, front.settings.tenant(caller.tenant))
     if fields.task in spec.sized_by_image:
         fields = _sized(front, parsed, images["image"].file, spec, offered)

@@ -22,26 +22,33 @@ if __name__ == "__main__":
 from PIL import Image
 
 from models.spec.image_files import ImageFileError, check, mask_of_alpha
-from service.http.masked_files import paste, prepare
+from models.spec.video_files import VideoBounds
+from models.spec.video_files import check as check_video
+from service.http.masked_files import paste, prepare, unpacked
 
 LENGTH_BYTES = 8
-CHECK, MASK, PREPARE, PASTE = b"c", b"m", b"p", b"j"
+CHECK, MASK, PREPARE, PASTE, VIDEO = b"c", b"m", b"p", b"j", b"v"
 """Letters of what may be wanted."""
-BASE_BYTES = 256 * 2**20
+BASE_BYTES = 320 * 2**20
 """Memory of a child without pixels: the interpreter, its libraries, and the file itself."""
 BYTES_A_PIXEL = 24
 """Memory a pixel: WebP holds four copies of four bytes while it is decoded, a progressive JPEG its
 coefficients beside two."""
 
 
-def main(max_pixels: int, cpu_s: float) -> None:
-    """Answer until the input ends, or until a file takes `cpu_s`: then SIGPROF kills us."""
+def main(max_pixels: int, image_cpu_s: float, video_cpu_s: float) -> None:
+    """Answer until the input ends, or until a file takes too long: then SIGPROF kills us.
+
+    Args:
+        max_pixels: of an image, or of a frame.
+        image_cpu_s: processor time that an image may take; and so on.
+    """
     Image.preinit()  # now, and not in the first file's time
     confine(max_pixels)
     while head := sys.stdin.buffer.read(LENGTH_BYTES):
         wanted = sys.stdin.buffer.read(1)
         data = sys.stdin.buffer.read(int.from_bytes(head, "big"))
-        signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        signal.setitimer(signal.ITIMER_PROF, video_cpu_s if wanted == VIDEO else image_cpu_s)
         answer = look_at(data, max_pixels, wanted)
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(answer), flush=True)
@@ -73,11 +80,18 @@ def mask_of(data: bytes, max_pixels: int) -> dict[str, Any]:
     return {"mask": base64.b64encode(mask_of_alpha(data, max_pixels)).decode()}
 
 
+def video_of(data: bytes, max_pixels: int) -> dict[str, Any]:
+    """Return the fields of an `ImageFile`, of a video and its bounds. Raises: ImageFileError."""
+    bounds, (file,) = unpacked(data)
+    return asdict(check_video(file, max_pixels, VideoBounds(**bounds)))
+
+
 WANTED: Mapping[bytes, Callable[[bytes, int], dict[str, Any]]] = {
     CHECK: fields_of,
     MASK: mask_of,
     PREPARE: prepare,
     PASTE: paste,
+    VIDEO: video_of,
 }
 
 
@@ -88,8 +102,9 @@ def look_at(data: bytes, max_pixels: int, wanted: bytes = CHECK) -> dict[str, An
     except ImageFileError as error:
         return {"error": str(error)}
     except MemoryError:
-        return {"error": "takes too much memory to decode; save it again as PNG", "spent": True}
+        instead = "send it smaller" if wanted == VIDEO else "save it again as PNG"
+        return {"error": f"takes too much memory to decode; {instead}", "spent": True}
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]))
+    main(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]))

@@ -14,19 +14,21 @@ import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from models.spec.image_files import ImageFile, ImageFileError
+from models.spec.video_files import VideoBounds
 from service.http.fair_limiter import FairLimiter
-from service.http.masked_files import MaskedFiles, to_paste, to_prepare
+from service.http.masked_files import MaskedFiles, packed, to_paste, to_prepare
 from service.http.masked_images import Redrawing
 from service.settings.installation import IMPORT_ROOT
 from service.settings.settings import Settings
 
 LENGTH_BYTES = 8
 """Width of the length prefix that the child reads."""
-CHECK, MASK, PREPARE, PASTE = b"c", b"m", b"p", b"j"
+CHECK, MASK, PREPARE, PASTE, VIDEO = b"c", b"m", b"p", b"j", b"v"
 """Letters behind it: what the child does with a file."""
 ANSWER_BYTES = 2**16
 """Maximum size of an answer beside images."""
@@ -47,9 +49,10 @@ class ImageChecks:
             has_tenants: keep a child free of each tenant for the others.
         """
         limits, count = settings.limits, settings.server.image_processes
-        self._cpu_s = limits.image_cpu_s
+        self._image_cpu_s, self._video_cpu_s = limits.image_cpu_s, limits.video_cpu_s
         self._answer_bytes = ANSWER_BYTES + LETTERS_A_PIXEL * limits.max_image_pixels
-        self._arguments = (str(limits.max_image_pixels), str(limits.image_cpu_s))
+        bounds = (limits.max_image_pixels, limits.image_cpu_s, limits.video_cpu_s)
+        self._arguments = tuple(map(str, bounds))
         self.places = FairLimiter(count, max(1, count - 1) if has_tenants else count)
         self._idle: list[Process] = []
         self._all: set[Process] = set()
@@ -59,6 +62,11 @@ class ImageChecks:
     async def check(self, data: bytes, tenant: str) -> ImageFile:
         """Check a file and return what kind it is. Raises: ImageFileError."""
         return ImageFile(**await self._answer(data, tenant, CHECK))
+
+    async def check_video(self, data: bytes, bounds: VideoBounds, tenant: str) -> ImageFile:
+        """Check a video, or an image as one of one frame. Raises: ImageFileError."""
+        asked = await asyncio.to_thread(packed, asdict(bounds), data)
+        return ImageFile(**await self._answer(asked, tenant, VIDEO))
 
     async def mask(self, data: bytes, tenant: str) -> str:
         """Return a mask in base64, white where a file is transparent. Raises: ImageFileError."""
@@ -81,19 +89,19 @@ class ImageChecks:
         async with self.places.place(tenant):
             child = await self._child()
             try:
-                async with asyncio.timeout(WALL_TIMES * self._cpu_s):
+                async with asyncio.timeout(WALL_TIMES * self._cpu_s(wanted)):
                     answer = await _ask(child, data, wanted)
             except BaseException as error:  # the client left, too
                 await self._end(child)
                 if isinstance(error, TimeoutError):
-                    raise self._too_slow() from None
+                    raise self._too_slow(wanted) from None
                 raise
-            return await self._read(child, answer)
+            return await self._read(child, answer, wanted)
 
-    async def _read(self, child: Process, line: bytes) -> dict[str, Any]:
+    async def _read(self, child: Process, line: bytes, wanted: bytes) -> dict[str, Any]:
         """Parse the child's answer. Raises: ImageFileError."""
         if not line:
-            raise self._why(await self._end(child))
+            raise self._why(await self._end(child), wanted)
         is_long = len(line) > ANSWER_BYTES
         answer: dict[str, Any] = (
             await asyncio.to_thread(json.loads, line) if is_long else json.loads(line)
@@ -106,13 +114,17 @@ class ImageChecks:
             raise ImageFileError(answer["error"])
         return answer
 
-    def _why(self, code: int) -> ImageFileError:
+    def _why(self, code: int, wanted: bytes) -> ImageFileError:
         if code == -signal.SIGPROF:
-            return self._too_slow()
+            return self._too_slow(wanted)
         return ImageFileError("is broken and cannot be decoded (it breaks the decoder)")
 
-    def _too_slow(self) -> ImageFileError:
-        return ImageFileError(f"takes more than {self._cpu_s:g} s to decode; save it again as PNG")
+    def _cpu_s(self, wanted: bytes) -> float:
+        return self._video_cpu_s if wanted == VIDEO else self._image_cpu_s
+
+    def _too_slow(self, wanted: bytes) -> ImageFileError:
+        instead = "send it shorter or smaller" if wanted == VIDEO else "save it again as PNG"
+        return ImageFileError(f"takes more than {self._cpu_s(wanted):g} s to decode; {instead}")
 
     async def _child(self) -> Process:
         """Return an idle child, or start one."""

@@ -92,6 +92,7 @@ MODEL: Example = {
         "max_sequence_length": 128,
         "max_clip_skip": 0,
         "max_reference_images": 0,
+        "conditioning_scales": 0,
         "max_image_prompts": 0,
         "max_controls": 0,
         "max_clip_pixels": 16384,

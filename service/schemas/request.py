@@ -65,6 +65,10 @@ MAX_LISTED_IMAGES = 16
 """Maximum number of images in one list of a request, whatever the model."""
 ImageScale = Annotated[float, Field(ge=0, le=10)]
 """Strength of an image's effect."""
+MAX_SENT_FRAMES = 1024
+"""Maximum number of frames of a video that comes as a list of them, whatever the model."""
+MAX_HINTS = 100
+"""Maximum number of factors of `conditioning_scale`, whatever the model."""
 MAX_TEXT_CHARS = 2**20
 """Maximum length of any text but an image, whatever the settings say: searched in milliseconds."""
 
@@ -107,6 +111,22 @@ Text = Annotated[str, AfterValidator(_plain), WithJsonSchema(_PLAIN)]
 
 Picture = Annotated[str, WithJsonSchema(_PLAIN)]
 """An image in base64, or an address; what it holds is checked where it is decoded."""
+
+
+def _kind_of_video(value: Any) -> str:
+    return f"{UNION_TAG}frames" if isinstance(value, list) else f"{UNION_TAG}file"
+
+
+Video = Annotated[
+    Annotated[Picture, Tag(f"{UNION_TAG}file")]
+    | Annotated[
+        list[Picture],
+        Field(max_length=MAX_SENT_FRAMES),
+        Tag(f"{UNION_TAG}frames"),
+    ],
+    Discriminator(_kind_of_video),
+]
+"""A video in base64, or an address; or a list of images, one a frame."""
 
 Name = Annotated[
     str,
@@ -394,6 +414,16 @@ class GenerateRequest(Body):
         Annotated[list[ImagePromptRequest], Field(max_length=MAX_LISTED_IMAGES)] | None
     ) = None
     """Images that say what to draw, beside the prompt."""
+    control_video: Video | None = None
+    """Video that VACE follows (edges, depths, poses) or, with `mask_video`, completes. One file,
+    MP4 or WebM, or a list of images, one a frame. With fewer frames than `num_frames` it is
+    continued."""
+    mask_video: Video | None = None
+    """Mask of `control_video`: white where it is drawn anew, black where it is kept. It has as many
+    frames, or one image for all of them. Default: white."""
+    conditioning_scale: Annotated[list[ImageScale], Field(max_length=MAX_HINTS)] | None = None
+    """Strength of the effect that `control_video` and `reference_images` have in VACE: one number,
+    or one for each layer that reads them. Default: 1."""
     strength: Strength | None = None
     """Share of `image` to redraw. Default: the model's."""
     loras: Annotated[list[LoraRequest], Field(max_length=MAX_LORAS)] | None = None

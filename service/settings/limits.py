@@ -17,8 +17,8 @@ class LimitSettings(Section):
     max_frames: int = Field(257, gt=0)
     """Maximum number of frames of a video."""
     max_clip_pixels: int = Field(1280 * 720 * 257, gt=0)
-    """Maximum of width times height times frames of a video. Workers hold three times as many bytes
-    while they encode it."""
+    """Maximum of width times height times frames of a video, also of one that is sent. Workers hold
+    three times as many bytes while they encode it."""
     max_steps: int = Field(200, gt=0)
     """Maximum number of denoising steps."""
     max_images: int = Field(16, gt=0)
@@ -38,9 +38,12 @@ class LimitSettings(Section):
     client (a tenant, or without keys an address) may have half of it, and one request at a time in
     any case."""
     max_image_pixels: int = Field(40_000_000, gt=0)
-    """Maximum number of pixels of an input image, checked before it is decoded. A process that
-    checks one may use 256 MiB and 24 bytes a pixel."""
+    """Maximum number of pixels of an input image, or of a frame of an input video, checked before
+    it is decoded. A process that
+    checks one may use 320 MiB and 24 bytes a pixel."""
     image_cpu_s: float = Field(5, gt=0)
     """Processor time that decoding an input image may take."""
+    video_cpu_s: float = Field(30, gt=0)
+    """Processor time that decoding an input video may take."""
     max_wait_s: float = Field(600, gt=0)
     """Longest wait that `Prefer: wait=N` or an `Accept` for files can ask for."""

@@ -18,6 +18,7 @@ from models.spec.lora import Lora
 from models.spec.model_spec import ModelSpec, Task
 from models.spec.prompt_syntax import passages
 from models.spec.quality_presets import EXACT
+from models.spec.request_images import VIDEO_FIELDS
 from service.errors.problems import FieldError
 from service.schemas.limits import Bounds, bounds_of, takes_no_loras
 from service.settings.limits import LimitSettings
@@ -175,6 +176,23 @@ def _wrong_references(case: Case) -> Errors:
         yield FieldError("reference_images", f"has {count} images; the model takes {top} at most")
 
 
+def _wrong_control_video(case: Case) -> Errors:
+    if "control_video" not in case.spec.fields:
+        return
+    if "mask_video" in case.given and "control_video" not in case.given:
+        yield FieldError("control_video", "send the video that mask_video masks too")
+    if {"image", "control_video"} <= case.given.keys():
+        yield FieldError("image", "send it as a frame of control_video")
+    frames = case.fields.get("num_frames", 1)
+    for name in VIDEO_FIELDS:
+        sent = case.given.get(name)
+        if isinstance(sent, list) and len(sent) > frames:
+            yield FieldError(name, f"has {len(sent)} frames; num_frames is {frames}")
+    count, top = len(case.given.get("conditioning_scale", ())), case.bounds.conditioning_scales
+    if count not in (0, 1, top):
+        yield FieldError("conditioning_scale", f"has {count} numbers; send one, or {top}")
+
+
 def _wrong_image_prompts(case: Case) -> Errors:
     known, entries = case.spec.image_prompts, case.given.get(IMAGE_PROMPTS, ())
     if IMAGE_PROMPTS not in case.spec.fields or not entries:
@@ -296,6 +314,7 @@ _CHECKS: tuple[Callable[[Case], Errors], ...] = (
     _wrong_frames,
     _wrong_counts,
     _wrong_references,
+    _wrong_control_video,
     _wrong_image_prompts,
     _wrong_controls,
     _wrong_seed,

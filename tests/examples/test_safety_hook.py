@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,5 +100,8 @@ async def test_images_are_classified(classifier: Path, label: str, threshold: fl
     options = ("--classifier", str(classifier), "--refuse", label, "--threshold", str(threshold))
     with example(*options) as url:
         said = await refusal(url, after())
+        control = (ShownImage("control_video", "video/mp4", b"a video"),)
+        sent = replace(after(), when="before", images=control)
+        assert await refusal(url, sent) == "this check reads no videos"
     is_refused = (label, threshold) == ("odd", 0.8)
     assert said == ("an image was classified as 'odd'" if is_refused else None)

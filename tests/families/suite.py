@@ -15,6 +15,8 @@ from PIL import Image
 from models import registry
 from models.interface.pipeline import Pipeline
 from models.loading.sources import ControlSource, ImagePromptSource
+from models.spec import video_files
+from workers.media.video import encode_video
 
 Fields = dict[str, Any]
 CLIP, T5 = {"num_hidden_layers": 2}, {"num_layers": 1}
@@ -158,6 +160,19 @@ def _least_wan(folder: Path) -> Path:
     from tests.parity.tiny_wan import make_wan
 
     return make_wan(folder, transformer={"num_layers": 2})
+
+
+def _vace(folder: Path) -> Path:
+    from tests.parity.tiny_wan import make_wan
+
+    sizes = {"num_attention_heads": 8, "num_layers": 2}
+    return make_wan(folder, vace={"vace_layers": (0, 1)}, transformer=sizes, t5=T5)
+
+
+def _least_vace(folder: Path) -> Path:
+    from tests.parity.tiny_wan import make_wan
+
+    return make_wan(folder, vace={"vace_layers": (0,)}, transformer={"num_layers": 2})
 
 
 def _zimage(folder: Path) -> Path:
@@ -457,6 +472,39 @@ UNLIKE: tuple[Fields, ...] = (
 )
 """Controls of rows of one batch: of two networks, of one, of none."""
 
+
+def _clip() -> bytes:
+    """A file of five frames that differ."""
+    frames = [Image.open(io.BytesIO(_image(seed))) for seed in range(9, 14)]
+    return encode_video(np.stack([np.asarray(frame) for frame in frames]), "mp4", 8)
+
+
+CONTROL: Mapping[str, bytes] = {
+    "control_video": _clip(),
+    "mask_video": _image(14, "L"),
+    **{f"reference_images.{index}": _image(15 + index) for index in range(2)},
+}
+SCALED: Fields = {"conditioning_scale": [0.8]}
+
+
+def _drawn_by_vace(folder: Path, request: Fields) -> np.ndarray:
+    """Draw a request after `CONTROL`, whose video ends earlier: the rest is grey."""
+    size = request["width"], request["height"]
+    sent = video_files.frames(CONTROL["control_video"])
+    given = [frame.resize(size, Image.Resampling.LANCZOS) for frame in sent]
+    missing = request["num_frames"] - len(given)
+    mask, *references = (Image.open(io.BytesIO(CONTROL[name])) for name in [*CONTROL][1:])
+    return drawn_by_diffusers(
+        folder,
+        {name: of for name, of in request.items() if name not in SCALED},
+        frames=True,
+        video=[*given, *[Image.new("RGB", size, (128, 128, 128))] * missing],
+        mask=[*[mask] * len(given), *[Image.new("L", size, 255)] * missing],
+        reference_images=references,
+        conditioning_scale=SCALED["conditioning_scale"][0],
+    )
+
+
 VARIANTS: Mapping[str, Family] = {
     "sdxl-controlnet": replace(
         SUITE["sdxl"],
@@ -493,6 +541,17 @@ VARIANTS: Mapping[str, Family] = {
         images={f"image_prompts.{index}.image": _image(7 + index) for index in range(2)},
         beside_images=BY_PLUS,
         image_prompts={"plus": ADAPTER},
+    ),
+    "wan-vace": replace(
+        SUITE["wan"],
+        make=_vace,
+        least=_least_vace,
+        request={**SUITE["wan"].request, **SCALED},
+        least_request={**SUITE["wan"].least_request, **SCALED},
+        reference=_drawn_by_vace,
+        published=("wan2.1-vace-1.3b", "wan2.1-vace-14b"),
+        images=CONTROL,
+        beside_images=SCALED,
     ),
     "flux-redux": Family(
         make=_with_redux(_flux),

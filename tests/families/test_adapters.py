@@ -57,7 +57,7 @@ Models = Callable[[str], Model]
 """Models by dtype."""
 
 
-@pytest.fixture(scope="module", params=[*SUITE, "flux-control", "sdxl-controlnet"])
+@pytest.fixture(scope="module", params=[*SUITE, "flux-control", "sdxl-controlnet", "wan-vace"])
 def family(request: pytest.FixtureRequest) -> str:
     """Every family, a checkpoint whose layers of other shapes adapters change too, and one with
     networks beside it that they leave as they are."""

@@ -48,6 +48,7 @@ CHECKPOINTS: dict[str, Config] = {
         "scheduler": {"flow_shift": 5.0},
     },
     "image to video": {"from_image": True, "vision": {}},
+    "vace": {"vace": {}},
 }
 REQUEST: dict[str, Any] = {
     "prompt": "a red circle on a blue background",
@@ -275,6 +276,22 @@ def test_image_to_video(
     assert any("add_k_proj" in name for name in changes) == (kind == "with them")
     one = Loaded(write(kohya("lora_unet", changes, authors_name), tmp_path / "a.safetensors"))
     assert_same(pair.found(one), pair.theirs(one), record_property)
+
+
+def test_control_blocks_of_vace(
+    pairs: Callable[[str], Pair], tmp_path: Path, record_property: Any
+) -> None:
+    pair = pairs("vace")
+    changes = pair.changes(rank=rank_of, alpha=alpha_of)
+    assert any(name.startswith("vace_blocks.1.") for name in changes)
+    assert {"vace_blocks.0.proj_in", "vace_blocks.0.proj_out"} <= changes.keys()
+    one = Loaded(write(peft({"transformer": changes}), tmp_path / "a.safetensors"))
+    assert not pair.ours.read(one).ignored
+    theirs = pair.theirs(one)
+    assert_same(pair.found(one), theirs, record_property)
+    main = {name: change for name, change in changes.items() if "vace" not in name}
+    other = Loaded(write(peft({"transformer": main}), tmp_path / "b.safetensors"))
+    assert_far(pair.found(other), theirs)
 
 
 WRONG: dict[str, Callable[[Changes], Tensors]] = {

@@ -31,6 +31,7 @@ MODELS: Mapping[str, Mapping[str, int]] = {
     "z-image-turbo": {"height": 1024, "width": 1024},
     "z-image": {"height": 1024, "width": 1024},
     "wan2.1-14b": {"height": 720, "width": 1280, "num_frames": 81},
+    "wan2.1-vace-14b": {"height": 720, "width": 1280, "num_frames": 81},
 }
 TOPOLOGIES = ("v5e:2x4", "v6e:2x4", "v5p:2x2x2")
 

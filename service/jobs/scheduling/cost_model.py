@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.spec.model_spec import READ_PX
+from models.spec.model_spec import READ_FRAMES, READ_PX
 
 VOLUME_FIELDS = ("width", "height", "num_frames")
 """Fields of a bucket whose product work is proportional to, with what each step reads beside."""
@@ -290,10 +290,13 @@ def volume_of(bucket: str) -> int | None:
     As `ModelSpec.bucket` writes them; None: it does not say.
     """
     parts = (part.partition("=") for part in bucket.split(","))
-    said = {name: value for name, _, value in parts if name in (*VOLUME_FIELDS, READ_PX)}
+    counted = (*VOLUME_FIELDS, READ_PX, READ_FRAMES)
+    said = {name: value for name, _, value in parts if name in counted}
     if not {"width", "height"} <= said.keys() or not all(v.isdecimal() for v in said.values()):
         return None
-    read_px = int(said.pop(READ_PX, 0))
+    read_px, read_frames = (int(said.pop(name, 0)) for name in (READ_PX, READ_FRAMES))
+    if read_frames:
+        said["num_frames"] = str(int(said.get("num_frames", 1)) + read_frames)
     drawn_px = math.prod(int(value) for value in said.values())
     return drawn_px + read_px if drawn_px else None
 

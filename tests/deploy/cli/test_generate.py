@@ -18,6 +18,7 @@ def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
     given = ["--image", picture, "--mask", picture, "--last-image", picture, "--fps", 8]
     given += ["--reference-image", picture, "--reference-image", picture]
     given += ["--control", f"{picture},name=canny,scale=0.5", "--image-prompt", picture]
+    given += ["--control-video", picture, "--mask-video", picture, "--conditioning-scale", 0.5]
     given += ["--num-frames", 17, "--guidance-2", 3.0, "--guidance-rescale", 0.7]
     given += ["--scheduler", "unipc,flow_shift=3.0,solver_type=bh2,lower_order_final=false"]
     given += ["--quality", "fast", "-o", tmp_path / "clip.webm"]
@@ -31,6 +32,9 @@ def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
         "reference_images": ["eA==", "eA=="],
         "control": [{"image": "eA==", "name": "canny", "scale": 0.5}],
         "image_prompts": [{"image": "eA=="}],
+        "control_video": "eA==",
+        "mask_video": "eA==",
+        "conditioning_scale": [0.5],
         "fps": 8,
         "num_frames": 17,
         "guidance_scale_2": 3.0,

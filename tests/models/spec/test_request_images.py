@@ -10,6 +10,8 @@ REQUEST = {
     "mask_image": None,
     "reference_images": ["b", "c"],
     "control": [{"name": "canny", "image": "d"}, {"name": "depth"}],
+    "control_video": "e",
+    "mask_video": ["f", "g"],
 }
 
 
@@ -19,6 +21,9 @@ def test_images_are_found_wherever_they_lie() -> None:
         "reference_images.0": "b",
         "reference_images.1": "c",
         "control.0.image": "d",
+        "control_video": "e",
+        "mask_video.0": "f",
+        "mask_video.1": "g",
     }
 
 
@@ -29,6 +34,8 @@ def test_images_are_replaced_in_their_place() -> None:
         "mask_image": None,
         "reference_images": ["reference_images.0=b", "reference_images.1=c"],
         "control": [{"name": "canny", "image": "control.0.image=d"}, {"name": "depth"}],
+        "control_video": "control_video=e",
+        "mask_video": ["mask_video.0=f", "mask_video.1=g"],
     }
     assert REQUEST["image"] == "a"
 
@@ -45,4 +52,6 @@ def test_a_path_begins_with_its_field() -> None:
         "image",
         "reference_images",
         "control",
+        "control_video",
+        "mask_video",
     }

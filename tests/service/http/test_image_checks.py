@@ -196,7 +196,7 @@ async def test_nothing_of_the_working_directory_is_run(
 
 @pytest.mark.parametrize(
     ("act", "error"),
-    [("bytearray(300_000_000)", "MemoryError"), ("open('f', 'wb', 0).write(b'x')", "OSError")],
+    [("bytearray(400_000_000)", "MemoryError"), ("open('f', 'wb', 0).write(b'x')", "OSError")],
 )
 def test_what_a_child_may_not_do(act: str, error: str, tmp_path: Path) -> None:
     code = f"from service.http.image_check_process import confine; confine(1000)\n{act}"

@@ -105,6 +105,13 @@ def test_what_steps_read_counts_as_what_they_draw() -> None:
     ]
 
 
+def test_frames_that_steps_draw_beside_the_video_count_as_its_own() -> None:
+    clip = "width=64,height=64,num_frames=5"
+    known = table({(clip, "a", 1): 1.0}, "a")
+    cost = known.predict(f"{clip},read_frames=5", 1, 1)
+    assert cost is not None and cost.scaled == 2.0
+
+
 @pytest.mark.parametrize(
     ("known", "bucket"),
     [

@@ -1,0 +1,28 @@
+"""Videos of a request against each other, once their frames are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from models.spec.image_files import ImageFile
+from models.spec.request_images import field_of
+from service.errors.problems import FieldError
+
+VIDEO, MASK = "control_video", "mask_video"
+
+
+def wrong_masks(files: Mapping[str, ImageFile]) -> Iterator[FieldError]:
+    """Yield an error if a mask has other frames than its video, and not just one.
+
+    Args:
+        files: all of a request, by path.
+    """
+    frames, masks = (_frames(name, files) for name in (VIDEO, MASK))
+    if masks not in (0, 1, frames):
+        said = f"has {masks} frames, and control_video {frames}: send as many, or one image"
+        yield FieldError(MASK, said)
+
+
+def _frames(field: str, files: Mapping[str, ImageFile]) -> int:
+    """Count the frames of a field that holds a video, or a list of frames."""
+    return sum(file.frames for path, file in files.items() if field_of(path) == field)

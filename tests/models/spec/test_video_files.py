@@ -1,0 +1,90 @@
+"""Videos that clients send: their frames are those that players show, or the file is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.spec.image_files import ImageFile, ImageFileError
+from models.spec.video_files import VideoBounds, check, frames, is_video
+from tests.hostile_images import animation, hostile_videos, video
+from tests.models.spec.test_image_files import save
+from workers.media.video import encode_video
+
+BOUNDS = VideoBounds(max_frames=9, max_pixels=10**6)
+MAX_PIXELS = 10_000
+NEAR = 24
+"""Levels that a strong edge in colours of half the size is off, at the best quality."""
+FLAT = 6
+"""Levels that a flat area is off; read as BT.601 it is 9 and 17."""
+
+
+def clip(count: int = 5) -> np.ndarray:
+    """Rows of two colours, darker from frame to frame."""
+    pixels = np.zeros((count, 48, 80, 3), np.uint8)
+    pixels[..., 0], pixels[:, :24, :, 1] = 200, 120
+    return pixels - (np.arange(count, dtype=np.uint8) * 20)[:, None, None, None] * (pixels > 0)
+
+
+@pytest.mark.parametrize("container", ["mp4", "webm"])
+def test_frames_have_the_colours_that_were_encoded(container: str) -> None:
+    pixels = clip()
+    data = encode_video(pixels, container, 16, 100)
+    found = np.stack([np.asarray(frame) for frame in frames(data)])
+    assert found.shape == pixels.shape
+    off = np.abs(found.astype(int) - pixels)
+    assert off.max() <= NEAR and max(off[:, 4:20].max(), off[:, 28:].max()) <= FLAT
+    assert check(data, MAX_PIXELS, BOUNDS) == ImageFile(f"video/{container}", 80, 48, 5)
+    assert is_video(data)
+
+
+def test_an_image_is_a_video_of_one_frame() -> None:
+    data = save(Image.new("RGB", (8, 6), "red"), "PNG")
+    assert check(data, MAX_PIXELS, BOUNDS) == ImageFile("image/png", 8, 6, 1)
+    assert [frame.size for frame in frames(data)] == [(8, 6)]
+    assert not is_video(data)
+
+
+def test_a_turned_video_is_read_upright() -> None:
+    """By the matrix that telephones write: a quarter to the right."""
+    data = bytearray(encode_video(clip(), "mp4", 16, 100))
+    matrix = data.index(b"tkhd") + 4 + 40
+    turned = (0, 1 << 16, 0, -(1 << 16), 0, 0, 0, 0, 1 << 30)
+    data[matrix : matrix + 36] = b"".join(one.to_bytes(4, "big", signed=True) for one in turned)
+    first = np.asarray(next(frames(bytes(data))))
+    assert first.shape == (80, 48, 3)
+    np.testing.assert_allclose(first, np.rot90(clip()[0], -1), atol=NEAR)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (video(10), "more than 9 frames"),
+        (video(2, (160, 80)), "160 x 80 pixels a frame; 10000 are allowed"),
+        (animation("WEBP", 4), "animated"),
+        (animation("GIF", 4), "no video in MP4 or WebM"),
+        (b"", "no video in MP4 or WebM"),
+    ],
+)
+def test_what_is_beyond_bounds_is_refused(data: bytes, said: str) -> None:
+    with pytest.raises(ImageFileError, match=said):
+        check(data, MAX_PIXELS, BOUNDS)
+
+
+def test_pixels_of_all_frames_together_are_bounded() -> None:
+    bounds = VideoBounds(9, 5 * 32 * 32 - 1)
+    with pytest.raises(ImageFileError, match="5119 pixels in all"):
+        check(video(5), MAX_PIXELS, bounds)
+    assert check(video(5), MAX_PIXELS, VideoBounds(9, 5 * 32 * 32)).frames == 5
+
+
+@pytest.mark.parametrize("name", hostile_videos())
+def test_a_hostile_file_is_refused(name: str) -> None:
+    with pytest.raises(ImageFileError):
+        check(hostile_videos()[name], MAX_PIXELS, BOUNDS)
+
+
+def test_another_codec_is_named() -> None:
+    with pytest.raises(ImageFileError, match=r"encoded as mjpeg; send H\.264"):
+        check(hostile_videos()["another codec"], MAX_PIXELS, BOUNDS)

@@ -1,0 +1,50 @@
+"""Video files in child processes: bounded in memory and time, and no child is lost to one."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.spec.image_files import ImageFile, ImageFileError
+from models.spec.video_files import VideoBounds
+from service.http.image_checks import ImageChecks
+from tests.hostile_images import bomb, hostile_videos, video
+from tests.service.http.test_image_checks import GOOD, checks, settings
+
+__all__ = ["checks"]
+
+BOUNDS = VideoBounds(max_frames=81, max_pixels=81 * 832 * 480)
+
+
+async def test_a_video_is_counted(checks: ImageChecks) -> None:
+    found = await checks.check_video(video(81), BOUNDS, "acme")
+    assert found == ImageFile("video/mp4", 32, 32, 81)
+    assert await checks.check(GOOD, "acme") == ImageFile("image/png", 32, 32)
+
+
+async def test_memory_is_enough_for_the_largest_frames(checks: ImageChecks) -> None:
+    """Of two million pixels: a pool with the default limits allows twenty times as many."""
+    bounds = VideoBounds(17, 17 * 1920 * 1040)
+    for codec, container in (("libx264", "mp4"), ("libvpx-vp9", "webm")):
+        large = video(17, (1920, 1040), codec, container)
+        assert (await checks.check_video(large, bounds, "acme")).frames == 17
+
+
+@pytest.mark.parametrize(
+    "data",
+    [*hostile_videos().values(), video(82), video(1, (2048, 1024)), bomb(60_000)],
+    ids=[*hostile_videos(), "long", "large", "PNG bomb"],
+)
+async def test_a_hostile_video_harms_nobody(checks: ImageChecks, data: bytes) -> None:
+    with pytest.raises(ImageFileError) as refused:
+        await checks.check_video(data, BOUNDS, "acme")
+    assert "breaks the decoder" not in str(refused.value)
+    assert await checks.check(GOOD, "acme") == ImageFile("image/png", 32, 32)
+
+
+async def test_a_video_that_takes_long_is_given_up() -> None:
+    checks = ImageChecks(settings(video_cpu_s=0.5), has_tenants=True)
+    bounds = VideoBounds(2000, 2000 * 1920 * 1040)
+    with pytest.raises(ImageFileError, match=r"more than 0\.5 s to decode; send it shorter"):
+        await checks.check_video(video(600, (1920, 1040)), bounds, "acme")
+    assert await checks.check(GOOD, "acme") == ImageFile("image/png", 32, 32)
+    await checks.close()
