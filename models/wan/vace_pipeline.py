@@ -64,9 +64,10 @@ class VacePipeline(WanPipeline):
             sizes = (frames - 1) * self.grid.frame + 1, *(side * self.grid.pixel for side in sides)
             masks = jnp.full(sizes, ANEW, jnp.uint8)
         control = control_video(encode, inputs.get("control_frames"), masks)
-        found = {"control": control, "hint_scales": inputs["hint_scales"]}
+        found = {"control": control.astype(self.dtype), "hint_scales": inputs["hint_scales"]}
         if len(references):
-            found[REFERENCES] = jnp.concatenate([encode(one[None]) for one in references])
+            encoded = jnp.concatenate([encode(one[None]) for one in references])
+            found[REFERENCES] = encoded.astype(self.dtype)
         return found
 
     def predict(
