@@ -39,7 +39,7 @@ class VideoBounds:
 
     max_frames: int
     max_pixels: int
-    """Of all frames together."""
+    """Maximum pixels of all frames together."""
 
 
 def is_video(data: bytes) -> bool:
