@@ -29,6 +29,9 @@ FAMILIES: Mapping[str, str] = {
     "FluxFillPipeline": ".flux.load",
     "FluxControlPipeline": ".flux.load",
     "FluxKontextPipeline": ".flux.load",
+    "QwenImagePipeline": ".qwenimage.load",
+    "QwenImageImg2ImgPipeline": ".qwenimage.load",
+    "QwenImageInpaintPipeline": ".qwenimage.load",
     "StableDiffusionXLPipeline": ".sdxl.load",
     "StableDiffusionXLImg2ImgPipeline": ".sdxl.load",
     "StableDiffusionXLInpaintPipeline": ".sdxl.load",
@@ -52,6 +55,7 @@ WITH_CONTROLS = frozenset({".sdxl.load"})
 
 SINGLE_FILES: Mapping[str, tuple[str, ...]] = {
     ".flux.load": ("text_encoder*/*.safetensors", "vae/*.safetensors"),
+    ".qwenimage.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
     ".sdxl.load": (),
     ".zimage.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
     ".wan.load": (

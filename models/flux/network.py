@@ -28,6 +28,7 @@ from models.nn.blocks.double_stream import (
     fit_float16,
     one_by_one,
 )
+from models.nn.blocks.feed_forward import GeluFeedForward
 from models.nn.blocks.joint_transformer import Block, JointTransformer, stack_any
 from models.nn.layers.activations import tanh_gelu
 from models.nn.layers.norms import modulate
@@ -38,18 +39,6 @@ from models.parallel.placement import split
 
 THETA = 10_000.0
 """Base of the positions' frequencies; fixed in every Flux.1."""
-
-
-class FluxFeedForward(nnx.Module):
-    """Four times as wide in the middle, tanh GELU."""
-
-    def __init__(self, width: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
-        self.up = linear(width, 4 * width, ("embed", "mlp"), rngs=rngs, param_dtype=param_dtype)
-        self.down = linear(4 * width, width, ("mlp", "embed"), rngs=rngs, param_dtype=param_dtype)
-
-    def __call__(self, x: Tokens) -> Tokens:
-        """Apply the layers to each token."""
-        return self.down(activated(self.up, x, tanh_gelu))
 
 
 class SingleBlock(nnx.Module):
@@ -93,7 +82,7 @@ class FluxTransformer(JointTransformer):
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
         width, kinds = config.width, Kinds(rngs=rngs, param_dtype=param_dtype)
-        shape = StreamShape(width, config.num_attention_heads, partial(FluxFeedForward, width))
+        shape = StreamShape(width, config.num_attention_heads, partial(GeluFeedForward, width))
 
         def block(kind: Callable[..., Block]) -> Callable[[nnx.Rngs], Block]:
             return lambda rngs: kind(shape, attention, rngs=rngs, param_dtype=param_dtype)

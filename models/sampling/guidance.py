@@ -66,5 +66,16 @@ def bounded(
     return jnp.where((share > 0) & (share < 1), guided * share, guided)
 
 
+def with_norms_of(
+    positive: Float[Array, "batch tokens width"], guided: Float[Array, "batch tokens width"]
+) -> Float[Array, "batch tokens width"]:
+    """The guided prediction, each token of it as long as the positive one's.
+
+    Source: diffusers pipeline_qwenimage.py, true_cfg_scale.
+    """
+    lengths, own = (jnp.sqrt(jnp.square(x).sum(-1, keepdims=True)) for x in (positive, guided))
+    return guided * (lengths / own)
+
+
 def _norm(x: Float[Array, "batch ..."]) -> Float[Array, "batch ..."]:
     return jnp.sqrt(jnp.square(x).sum(axis=tuple(range(1, x.ndim)), keepdims=True))

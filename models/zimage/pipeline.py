@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ from jaxtyping import Array, Float
 
 from models.interface.denoising_pipeline import Draft, each_alone
 from models.interface.flow_request import planned
-from models.interface.images import read_image, read_mask
+from models.interface.image_start import draw_noise, first_latents, image_inputs
 from models.interface.pipeline import Fields, PyTree
 from models.interface.request import read_request
 from models.interface.solver_step import around_the_mask
@@ -101,20 +102,11 @@ class ZImagePipeline(LatentImagePipeline[ZImageNetworks]):
         ids, read = inputs["ids"], inputs["read"].astype(bool)
         captions = self.network(weights, "text_encoder")(ids, read)
         padding = filled(ids.shape[1]) - ids.shape[1]
-        latents = noise = pack(inputs["noise"])
-        kept = {}
-        if "image" in inputs:
-            clean = pack(self.encode_image(weights, inputs["image"], inputs["image_noise"]))
-            latents = inputs["noise_scale"] * noise + inputs["clean_scale"] * clean
-            if "mask" in inputs:
-                mask = jnp.broadcast_to(inputs["mask"], inputs["noise"].shape)
-                kept = {"mask": pack(mask), "clean": clean, "noise": noise}
         return {
-            "latents": latents,
+            **first_latents(inputs, partial(self.encode_image, weights), pack),
             "grid": jnp.zeros((*inputs["noise"].shape[:2], 0)),
             "captions": jnp.pad(captions, ((0, 0), (0, padding), (0, 0))),
             "lengths": read.sum(axis=1, dtype=jnp.int32),
-            **kept,
             **initial_cache(inputs, self.config.dim, self.dtype),
         }
 
@@ -164,28 +156,12 @@ class ZImagePipeline(LatentImagePipeline[ZImageNetworks]):
     def _draws(
         self, request: ZImageRequest, images: Mapping[str, bytes], plan: Plan, grid: tuple[int, int]
     ) -> dict[str, np.ndarray]:
-        """`noise` [h, w, c]; with an image that, its noise, and scales of both latents.
+        """Draw the noise, and read an image where there is one.
 
-        With a mask, too, that at the top left pixel of each latent [h, w, 1]. Beside an image noise
-        has the networks' precision, as in diffusers' pipelines, else float32.
+        Beside an image noise has the networks' precision, as in diffusers' pipelines, else float32.
         """
-        generator, shape = TorchGenerator(request.seed), (self.config.in_channels, *grid)
-
-        def noise(dtype: Any) -> np.ndarray:
-            drawn = generator.randn(shape, dtype).astype(dtype).astype(np.float32)
-            return np.asarray(drawn.transpose(1, 2, 0))
-
+        draw = partial(draw_noise, TorchGenerator(request.seed), self.config.in_channels, grid)
         if "image" not in images:
-            return {"noise": noise(np.float32)}
-        size, masked = (request.width, request.height), {}
-        if "mask_image" in images:
-            down = self.vae_config.downsampling
-            mask = read_mask(images["mask_image"], *size)[::down, ::down, None]
-            masked = {"mask": mask}
-        return masked | {
-            "image": read_image(images["image"], *size),
-            "image_noise": noise(self.dtype),
-            "noise": noise(self.dtype),
-            "clean_scale": plan.clean_scale[0],
-            "noise_scale": plan.noise_scale[0],
-        }
+            return {"noise": draw(np.float32)}
+        size = (request.width, request.height)
+        return image_inputs(images, size, plan, partial(draw, self.dtype), self.downsampling)

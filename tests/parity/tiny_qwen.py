@@ -91,6 +91,7 @@ def qwen25(
 ) -> Qwen2_5_VLForConditionalGeneration:
     """A whole Qwen2.5-VL of random weights that reads the tokenizer's vocabulary."""
     values = {**QWEN25, "vocab_size": len(qwen_tokenizer()) + 5, **overrides}
+    values |= {"bos_token_id": None, "eos_token_id": None}
     eyes = {**VISION, **(vision or {}), "out_hidden_size": values["hidden_size"]}
     config = Qwen2_5_VLConfig(text_config=values, vision_config=eyes)
     return randomize(Qwen2_5_VLForConditionalGeneration(config), seed)  # type: ignore[return-value]

@@ -1,0 +1,4 @@
+"""Qwen-Image.
+
+May import every room of `models` but other families and `demo`.
+"""

@@ -1,0 +1,56 @@
+"""Conditioning of Qwen-Image's blocks: the vectors made of time alone.
+
+A third of the network's parameters is here, and none of it looks at an image or a prompt: the
+vectors of many steps come out of one reading of these parameters.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from models.nn.blocks.joint_transformer import OF_OUTPUT, OF_STREAM, Modulations, OfLayers
+from models.nn.layers.embeddings import ConditionMLP, sinusoid
+from models.nn.layers.norms import Modulation
+from models.nn.layers.scanned import each, stack
+from models.qwenimage.config import QwenImageConfig
+
+TIME_FEATURES = 256
+"""Width of the timestep's sinusoids; fixed in every Qwen-Image."""
+
+
+class TimeConditions(nnx.Module):
+    """Timestep → modulations."""
+
+    def __init__(
+        self, config: QwenImageConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
+    ) -> None:
+        width, layers = config.width, config.num_layers
+        modulation = partial(Modulation, width, param_dtype=param_dtype)
+        self.time_in = ConditionMLP(TIME_FEATURES, width, rngs=rngs, param_dtype=param_dtype)
+        self.image_modulation, self.text_modulation = (
+            stack(lambda rngs: modulation(OF_STREAM, rngs=rngs), layers, rngs) for _ in range(2)
+        )
+        self.out_modulation = modulation(OF_OUTPUT, rngs=rngs)
+
+    def __call__(self, timestep: Float[Array, " batch"]) -> Modulations:
+        """Compute all modulations, in the dtype of the weights.
+
+        Args:
+            timestep: 1000 · sigma, 0 to 1000, float32.
+        """
+        vector = self.time_in(sinusoid(timestep, TIME_FEATURES))
+
+        def of_layers(stacked: Modulation) -> OfLayers:
+            return each(stacked, lambda modulation: modulation(vector)).swapaxes(0, 1)
+
+        return Modulations(
+            of_layers(self.image_modulation),
+            of_layers(self.text_modulation),
+            None,
+            self.out_modulation(vector),
+        )

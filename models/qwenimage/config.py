@@ -1,0 +1,85 @@
+"""Config of a Qwen-Image transformer: its `transformer/config.json`, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.checkpoint.config_fields import arguments
+
+PATCH = 2
+"""Rows and columns of latents that one token packs: diffusers' pipeline has no other."""
+
+_SIZES = (
+    *("in_channels", "out_channels", "num_layers"),
+    *("attention_head_dim", "num_attention_heads", "joint_attention_dim"),
+)
+_UNSERVED = {
+    "guidance_embeds": "a distilled guidance",
+    "zero_cond_t": "a time of its own for reference images (Edit 2511)",
+    "use_additional_t_cond": "Layered",
+    "use_layer3d_rope": "Layered",
+}
+"""Fields that ask for a part which is not there → what has it."""
+
+
+@dataclass(frozen=True)
+class QwenImageConfig:
+    """The fields of diffusers' QwenImageTransformer2DModel config, with its defaults."""
+
+    patch_size: int = 2
+    in_channels: int = 64
+    """Channels of one token: a patch of latents."""
+    out_channels: int = 16
+    """Channels of the latents."""
+    num_layers: int = 60
+    attention_head_dim: int = 128
+    num_attention_heads: int = 24
+    joint_attention_dim: int = 3584
+    """Width of the text encoder's features."""
+    guidance_embeds: bool = False
+    axes_dims_rope: tuple[int, ...] = (16, 56, 56)
+    """Head dimensions turned by image, row and column."""
+    zero_cond_t: bool = False
+    use_additional_t_cond: bool = False
+    use_layer3d_rope: bool = False
+
+    def __post_init__(self) -> None:
+        for name in _SIZES:
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise ValueError(f"{name} must be a positive integer, not {getattr(self, name)!r}")
+        for name, kind in _UNSERVED.items():
+            if getattr(self, name):
+                raise ValueError(f"{name} must be false: Qwen-Image with {kind} is not served")
+        if self.patch_size != PATCH:
+            raise ValueError(f"patch_size {self.patch_size} must be {PATCH}")
+        if self.in_channels != PATCH**2 * self.out_channels:
+            raise ValueError(
+                f"in_channels {self.in_channels} must be a patch of out_channels "
+                f"{self.out_channels}, {PATCH**2} times as many"
+            )
+        if len(self.axes_dims_rope) != 3 or any(dim % 2 for dim in self.axes_dims_rope):
+            raise ValueError(f"axes_dims_rope {self.axes_dims_rope} must be three even sizes")
+        if sum(self.axes_dims_rope) != self.attention_head_dim:
+            raise ValueError(
+                f"axes_dims_rope {self.axes_dims_rope} must add up to attention_head_dim "
+                f"{self.attention_head_dim}"
+            )
+
+    @property
+    def width(self) -> int:
+        """Features of a token: those of all heads."""
+        return self.num_attention_heads * self.attention_head_dim
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> QwenImageConfig:
+        """Read a checkpoint's config.
+
+        Raises: ValueError for a key that this network does not know, or a wrong value.
+        """
+        return cls(**arguments(cls, config, "transformer/config.json", WITHOUT_EFFECT))
+
+
+WITHOUT_EFFECT = frozenset({"pooled_projection_dim"})
+"""Keys of published configs that change nothing."""

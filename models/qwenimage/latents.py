@@ -1,0 +1,30 @@
+"""Positions of Qwen-Image's tokens: rows and columns counted from the middle, texts behind them.
+
+Source: Wu et al. 2025 (Qwen-Image), section 3 (MSRoPE); diffusers' QwenEmbedRope with scale_rope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+Grid = tuple[int, int]
+"""Rows and columns of an image's tokens."""
+
+
+def image_ids(*grids: Grid) -> np.ndarray:
+    """Positions of images one behind the other: (index, row, column), [tokens, 3]."""
+    return np.concatenate([_of_one(index, *grid) for index, grid in enumerate(grids)])
+
+
+def text_ids(tokens: int, grids: Sequence[Grid]) -> np.ndarray:
+    """Positions of a text's tokens, [tokens, 3]: on the diagonal, beyond every image's."""
+    first = max(side // 2 for grid in grids for side in grid)
+    return np.repeat(first + np.arange(tokens)[:, None], 3, axis=1)
+
+
+def _of_one(index: int, rows: int, columns: int) -> np.ndarray:
+    of_row, of_column = np.mgrid[:rows, :columns]
+    of_row, of_column = of_row - (rows - rows // 2), of_column - (columns - columns // 2)
+    return np.stack([np.full_like(of_row, index), of_row, of_column], axis=-1).reshape(-1, 3)

@@ -1,0 +1,86 @@
+"""The Qwen-Image transformer: velocity of packed latents from a caption and time, in two streams.
+
+Source: Wu et al. 2025 (Qwen-Image), section 3; diffusers' QwenImageTransformer2DModel for the
+parametrisation.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from models.nn.attention.attention import TokenAttention, token_attention
+from models.nn.blocks.double_stream import DoubleBlock, StreamShape
+from models.nn.blocks.feed_forward import GeluFeedForward
+from models.nn.blocks.joint_transformer import JointTransformer, Modulations
+from models.nn.layers.norms import RMSNorm
+from models.nn.layers.parameterised import Kinds, linear
+from models.nn.layers.scanned import stack
+from models.nn.layers.step_cache import CachedStep
+from models.qwenimage.conditioning import TimeConditions
+from models.qwenimage.config import QwenImageConfig
+from models.qwenimage.latents import Grid, image_ids, text_ids
+
+THETA = 10_000.0
+"""Base of the positions' frequencies; fixed in every Qwen-Image."""
+
+
+class QwenImageTransformer(JointTransformer):
+    """Packed latents, captions and time to velocity."""
+
+    def __init__(
+        self,
+        config: QwenImageConfig,
+        attention: TokenAttention = token_attention,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+    ) -> None:
+        width, kinds = config.width, Kinds(rngs=rngs, param_dtype=param_dtype)
+        shape = StreamShape(width, config.num_attention_heads, partial(GeluFeedForward, width))
+        self.config, self.epsilon = config, shape.epsilon
+        self.axes_dims, self.theta = config.axes_dims_rope, THETA
+        self.latents_in = linear(config.in_channels, width, (None, "embed"), **kinds)
+        self.text_norm = RMSNorm(config.joint_attention_dim, shape.epsilon, **kinds)
+        self.text_in = linear(config.joint_attention_dim, width, (None, "embed"), **kinds)
+        self.conditions = TimeConditions(config, **kinds)
+        self.double_blocks = stack(
+            lambda rngs: DoubleBlock(shape, attention, rngs=rngs, param_dtype=param_dtype),
+            config.num_layers,
+            rngs,
+        )
+        self.single_blocks = None
+        self.latents_out = linear(width, config.in_channels, ("embed", None), **kinds)
+
+    def __call__(
+        self,
+        latents: Float[Array, "batch image_tokens patch"],
+        captions: Float[Array, "batch text_tokens features"],
+        lengths: Int[Array, " batch"],
+        modulations: Modulations,
+        grids: tuple[Grid, ...],
+        cache: CachedStep | None = None,
+    ) -> Float[Array, "batch image_tokens patch"]:
+        """Velocity of the latents, in the dtype of the weights.
+
+        Args:
+            captions: features of the text encoder, padded.
+            lengths: of the captions, in tokens without padding.
+            modulations: as `conditions` gives them, of the timestep.
+            grids: rows and columns of the tokens of each image, one behind the other.
+            cache: of earlier steps, where most blocks may be left out.
+        """
+        tokens = captions.shape[1]
+        return self.velocity(
+            latents,
+            self.text_norm(captions.astype(self.text_in.kernel.dtype)),
+            modulations,
+            image_ids(*grids),
+            text_ids(tokens, grids),
+            cache,
+            jnp.arange(tokens) < lengths[:, None],
+        )

@@ -1,0 +1,186 @@
+"""Qwen-Image as the engine runs it: pure functions of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float
+
+from models.interface.denoising_pipeline import Draft, each_alone
+from models.interface.image_start import draw_noise, first_latents, image_inputs
+from models.interface.pipeline import Fields, PyTree
+from models.interface.request import read_request
+from models.interface.solver_step import around_the_mask
+from models.interface.step_program import StepProgram
+from models.nn.blocks.joint_transformer import Modulations
+from models.nn.layers.step_cache import CachedStep, initial_cache
+from models.parallel.dtypes import used_dtype
+from models.parallel.placement import in_place
+from models.qwenimage.adapter_names import SPELLINGS
+from models.qwenimage.config import PATCH, QwenImageConfig
+from models.qwenimage.prompts import CUT
+from models.qwenimage.request import QwenImageRequest, plan_of, steps_of
+from models.sampling.base import Plan, per_row
+from models.sampling.flow_match import FlowMatchEuler
+from models.sampling.guidance import classifier_free, with_norms_of
+from models.sampling.solver import Stepped
+from models.sampling.torch_rng import TorchGenerator
+from models.spec.model_spec import ModelSpec
+from models.text.tokenizer import Tokenizer, cut_prompts
+from models.vae.config import Tiling
+from models.vae.latent_frames import LatentFramePipeline
+from models.vae.patches import pack, unpack
+
+
+class QwenImageNetworks(NamedTuple):
+    """Value a network of the checkpoint: modules, graphs or weights."""
+
+    transformer: Any
+    text_encoder: Any
+    vae: Any
+    preview: Any
+
+
+class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
+    """Pipeline of Qwen-Image.
+
+    A row: latents and denoised [tokens, 4c]; captions [prompts, text_tokens, features] and lengths
+    [prompts], the tokens of each that are no padding; grid [h, w], the shape of the VAE's latents
+    as an array without values; mask, clean and noise [tokens, 4c], where some of an image is kept;
+    step_cache, where there is one.
+    """
+
+    PROMPTS = ("captions", "lengths")
+    SPELLINGS = SPELLINGS
+    SCALE = "true_cfg_scale"
+    unpack = staticmethod(unpack)
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        modules: QwenImageNetworks,
+        scheduler: FlowMatchEuler,
+        tokenizer: Tokenizer,
+        vae_tiling: Tiling | None = None,
+    ) -> None:
+        dtype = used_dtype(modules.transformer.latents_in.kernel)
+        super().__init__(spec, modules, dtype, vae_tiling)
+        self.config: QwenImageConfig = modules.transformer.config
+        self.scheduler, self.tokenizer = scheduler, tokenizer
+
+    def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+        """Tokenize both prompts, draw the noise, and plan the steps."""
+        request = read_request(QwenImageRequest, fields)
+        h, w = self.grid_of(width=request.width, height=request.height)
+        texts, limit = request.prompts, request.max_sequence_length + CUT
+        read, tokens = self.tokenizer.encode_with_mask([*texts.values()], limit), h * w // PATCH**2
+        plan = plan_of(request, self.scheduler, tokens, from_image="image" in images)
+        return Draft(
+            f"{request.width}x{request.height},text={request.max_sequence_length}"
+            f",prompts={len(texts)}" + (",masked" if "mask_image" in images else ""),
+            {"ids": read.ids, "read": read.mask, **self._draws(request, images, plan, (h, w))},
+            steps_of(request, plan, self.scheduler.solver),
+            request.width,
+            request.height,
+            request.seed,
+            len(texts),
+            tokens,
+            cut_prompts("Qwen2.5", self.tokenizer, texts, limit),
+        )
+
+    def embed(self, weights: QwenImageNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
+        """Encode the prompts, and an image into the latents under the first noise."""
+        ids, read = inputs["ids"], inputs["read"].astype(bool)
+        captions = self.network(weights, "text_encoder")(ids, read)
+        return {
+            **first_latents(inputs, partial(self.encode_image, weights), pack),
+            "grid": jnp.zeros((*inputs["noise"].shape[:2], 0)),
+            "captions": captions[:, CUT:],
+            "lengths": read[:, CUT:].sum(axis=1, dtype=jnp.int32),
+            **initial_cache(inputs, self.config.width, self.dtype),
+        }
+
+    def conditions(
+        self,
+        program: StepProgram,
+        weights: QwenImageNetworks,
+        row: PyTree,
+        values: Mapping[str, jax.Array],
+    ) -> Modulations:
+        """Compute the modulations of some steps of one row."""
+        with self.options(program, values).active():
+            return self._modulations(weights, values)
+
+    def predict(
+        self,
+        program: StepProgram,
+        weights: QwenImageNetworks,
+        rows: PyTree,
+        values: Mapping[str, jax.Array],
+        conditions: Modulations | None,
+        cache: CachedStep | None,
+    ) -> Float[Array, "batch prompts tokens patch"]:
+        """Return the velocity for every prompt of every row."""
+        if conditions is None:
+            conditions = self._modulations(weights, values)
+        batch, prompts = rows["lengths"].shape
+        rows_of_tokens, columns = (side // PATCH for side in rows["grid"].shape[1:3])
+        velocity = self.network(weights, "transformer")(
+            jnp.repeat(rows["latents"], prompts, axis=0),
+            each_alone(rows["captions"]),
+            each_alone(rows["lengths"]),
+            jax.tree.map(partial(jnp.repeat, repeats=prompts, axis=0), conditions),
+            ((rows_of_tokens, columns),),
+            cache,
+        )
+        return velocity.astype(jnp.float32).reshape(batch, prompts, *velocity.shape[1:])
+
+    def guide(
+        self, output: Float[Array, "batch prompts ..."], values: Mapping[str, jax.Array]
+    ) -> Float[Array, "batch ..."]:
+        """Extrapolate to the prompt's prediction and beyond it, keeping the norm of each token."""
+        positive = output[:, 0]
+        if output.shape[1] == 1:
+            return positive
+        scale = per_row(values[self.SCALE], positive)
+        return with_norms_of(positive, classifier_free(positive, output[:, 1], scale))
+
+    def advance(
+        self,
+        program: StepProgram,
+        rows: PyTree,
+        output: Float[Array, "batch tokens patch"],
+        values: Mapping[str, jax.Array],
+    ) -> Stepped:
+        """Take the solver's step, outside a mask back to the image that is kept."""
+        stepped = super().advance(program, rows, output, values)
+        return around_the_mask(stepped, rows, values) if "mask" in rows else stepped
+
+    def _draws(
+        self,
+        request: QwenImageRequest,
+        images: Mapping[str, bytes],
+        plan: Plan,
+        grid: tuple[int, int],
+    ) -> dict[str, np.ndarray]:
+        """Draw the noise, and read an image where there is one."""
+        generator, channels = TorchGenerator(request.seed), self.config.out_channels
+        draw = partial(draw_noise, generator, channels, grid, self.dtype)
+        if "image" not in images:
+            return {"noise": draw()}
+        size = (request.width, request.height)
+        return image_inputs(images, size, plan, draw, self.downsampling)
+
+    def _modulations(
+        self, weights: QwenImageNetworks, values: Mapping[str, jax.Array]
+    ) -> Modulations:
+        """Compute the modulations at every time."""
+        transformer = nnx.merge(self.graphs.transformer, in_place(weights.transformer))
+        modulations: Modulations = transformer.conditions(values["timestep"])
+        return modulations

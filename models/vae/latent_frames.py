@@ -1,0 +1,48 @@
+"""Pipelines of images that are a video autoencoder's packed latents of one frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from models.interface.denoising_pipeline import Networks
+from models.interface.images import to_uint8
+from models.interface.pipeline import PyTree
+from models.spec.model_spec import ModelSpec
+from models.vae.config import Tiling
+from models.vae.normalisation import Normalisation
+from models.vae.packed_latents import PackedLatentPipeline
+from models.vae.video_config import VideoVaeConfig
+
+
+class LatentFramePipeline(PackedLatentPipeline[Networks]):
+    """Pipeline whose latents are normalised by channel."""
+
+    def __init__(
+        self, spec: ModelSpec, modules: Networks, dtype: Any, vae_tiling: Tiling | None
+    ) -> None:
+        config: VideoVaeConfig = modules.vae.config  # type: ignore[attr-defined]
+        super().__init__(spec, modules, dtype, vae_tiling, config.downsampling)
+        self.normalisation = Normalisation.of(config)
+
+    def decode(self, weights: Networks, row: PyTree) -> jax.Array:
+        """Decode the latents by the VAE."""
+        latents = self.normalisation.undo(self.unpack(row["latents"], *row["grid"].shape[:2]))
+        decoded = self._vae(weights).decode(latents[None, None].astype(self.dtype), to_uint8)
+        return decoded[0, 0]
+
+    def encode_image(
+        self, weights: Networks, pixels: Array, noise: Array | None
+    ) -> Float[Array, "h w c"]:
+        """A sample of the VAE's posterior, normalised as the denoising network wants it.
+
+        Args:
+            noise: None: the posterior's mean.
+        """
+        mean, log_variance = self._vae(weights).encode(pixels[None, None].astype(self.dtype))
+        mean, log_variance = (x[0, 0].astype(jnp.float32) for x in (mean, log_variance))
+        sample = mean if noise is None else mean + jnp.exp(0.5 * log_variance) * noise
+        return self.normalisation.apply(sample)

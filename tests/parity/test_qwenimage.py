@@ -1,0 +1,272 @@
+"""Qwen-Image against diffusers' own pipelines, in the same run, on small checkpoints of odd shapes.
+
+Bounds as in test_flux.py: latents of each step to a relative 1e-4, images to 60 dB and two grey
+levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from diffusers import QwenImageImg2ImgPipeline, QwenImageInpaintPipeline, QwenImagePipeline
+from PIL import Image, ImageOps
+
+from models import registry
+from models.interface.denoising_pipeline import DenoisingPipeline
+from models.interface.pipeline import RequestError
+from tests import coarse
+from tests.parity.programs import Programs
+from tests.parity.test_flux import (
+    PICTURE,
+    RELATIVE,
+    Result,
+    assert_far,
+    assert_same,
+    png,
+    relative,
+)
+from tests.parity.test_zimage import zeroed
+from tests.parity.tiny_qwenimage import make_qwenimage
+
+ODD: dict[str, Any] = {
+    "transformer": {"num_layers": 2, "num_attention_heads": 5, "axes_dims_rope": (2, 8, 4)},
+    "vae": {
+        "base_dim": 6,
+        "z_dim": 5,
+        "dim_mult": [3, 1],
+        "num_res_blocks": 2,
+        "temperal_downsample": [True],
+    },
+    "text_encoder": {
+        "hidden_size": 42,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 7,
+        "num_key_value_heads": 1,
+        "rms_norm_eps": 1e-3,
+        "rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "mrope_section": [1, 1, 1]},
+    },
+    "scheduler": {"use_dynamic_shifting": False, "shift": 2.5, "shift_terminal": None},
+}
+CHECKPOINTS: dict[str, dict[str, Any]] = {"published": {}, "odd": ODD}
+PROMPT = "a red circle on a blue background"
+LONG = f"{PROMPT} and a green square below the yellow triangle above the star " * 2
+REQUESTS: dict[str, dict[str, Any]] = {
+    "no negative prompt": {},
+    "prompts of two lengths": {"prompt": LONG, "negative_prompt": "star", "true_cfg_scale": 4.0},
+    "empty negative prompt": {
+        "negative_prompt": "",
+        "true_cfg_scale": 2.5,
+        "width": 64,
+        "height": 32,
+    },
+    "scale that guides nothing": {"negative_prompt": LONG, "true_cfg_scale": 1.0},
+    "sigmas": {
+        "negative_prompt": LONG,
+        "true_cfg_scale": 5.0,
+        "sigmas": [1.0, 0.9, 0.8, 0.35],
+        "num_inference_steps": 4,
+    },
+    "cut in the middle": {
+        "prompt": LONG,
+        "negative_prompt": "star",
+        "true_cfg_scale": 3.0,
+        "max_sequence_length": 150,
+    },
+}
+FROM_IMAGE: dict[str, dict[str, Any]] = {
+    "default strength": {"strength": 0.6, "negative_prompt": LONG, "true_cfg_scale": 3.0},
+    "full strength": {"strength": 1.0},
+}
+MASK = Image.fromarray(
+    np.random.default_rng(6).integers(0, 2, (5, 3), dtype=np.uint8) * 255, "L"
+).resize((150, 190), Image.Resampling.NEAREST)
+BASE = {
+    "prompt": PROMPT,
+    "width": 56,
+    "height": 80,
+    "num_inference_steps": 4,
+    "max_sequence_length": 300,
+    "seed": 1234,
+}
+
+
+class Pair:
+    """One checkpoint, loaded by diffusers and by us."""
+
+    def __init__(self, folder: Path, made: Mapping[str, Any]) -> None:
+        self.folder = make_qwenimage(folder, **made)
+        self.theirs = QwenImagePipeline.from_pretrained(self.folder)
+        with coarse.compiled():
+            loaded = registry.load("tiny", str(self.folder), "float32", {})
+        self.ours = Programs(loaded, coarse.OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
+    root = tmp_path_factory.mktemp("qwenimage")
+    return {name: Pair(root / str(i), made) for i, (name, made) in enumerate(CHECKPOINTS.items())}
+
+
+def theirs(
+    base: QwenImagePipeline,
+    request: Mapping[str, Any],
+    image: Image.Image | None = None,
+    mask: Image.Image | None = None,
+) -> Result:
+    kind = QwenImagePipeline if image is None else QwenImageImg2ImgPipeline
+    pipeline = (kind if mask is None else QwenImageInpaintPipeline)(**base.components)
+    pipeline.set_progress_bar_config(disable=True)
+    latents: list[np.ndarray] = []
+
+    def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+        latents.append(tensors["latents"][0].numpy().copy())
+        return {}
+
+    given = {name: value for name, value in request.items() if name != "seed"}
+    generator = torch.Generator("cpu").manual_seed(request["seed"])
+    given |= {
+        name: one for name, one in (("image", image), ("mask_image", mask)) if one is not None
+    }
+    made = pipeline(**given, generator=generator, callback_on_step_end=keep)
+    return Result(latents, np.asarray(made.images[0]))
+
+
+def ours(
+    programs: Programs,
+    request: Mapping[str, Any],
+    image: Image.Image | None = None,
+    mask: Image.Image | None = None,
+    **spoiled: Any,
+) -> Result:
+    given = {"image": image, "mask_image": mask}
+    images = {name: png(one) for name, one in given.items() if one is not None}
+    return Result(*programs.drawn(programs.pipeline.prepare(request, images), **spoiled))
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_text_to_image(
+    pairs: Mapping[str, Pair], checkpoint: str, request_name: str, record_property: Any
+) -> None:
+    pair, request = pairs[checkpoint], BASE | REQUESTS[request_name]
+    assert_same(ours(pair.ours, request), theirs(pair.theirs, request), record_property)
+
+
+@pytest.mark.parametrize("request_name", FROM_IMAGE)
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_image_to_image(
+    pairs: Mapping[str, Pair], checkpoint: str, request_name: str, record_property: Any
+) -> None:
+    pair, request = pairs[checkpoint], BASE | FROM_IMAGE[request_name]
+    made = ours(pair.ours, request, PICTURE)
+    assert_same(made, theirs(pair.theirs, request, PICTURE), record_property)
+
+
+@pytest.mark.parametrize("strength", [1.0, 0.7])
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_inpainting(
+    pairs: Mapping[str, Pair], checkpoint: str, strength: float, record_property: Any
+) -> None:
+    pair, request = pairs[checkpoint], BASE | {"strength": strength}
+    made = ours(pair.ours, request, PICTURE, MASK)
+    expected = theirs(pair.theirs, request, PICTURE, MASK)
+    assert_same(made, expected, record_property)
+    assert_far(ours(pair.ours, request, PICTURE, ImageOps.invert(MASK)), expected)
+
+
+DROPPED = {
+    "norm of captions": ("transformer", "text_norm", "scale"),
+    "bias of the image's modulation": (
+        *("transformer", "conditions", "image_modulation"),
+        *("linear", "bias"),
+    ),
+    "key norm of the text": (
+        *("transformer", "double_blocks", "text", "attention"),
+        *("k_norm", "scale"),
+    ),
+    "last modulation": ("transformer", "conditions", "out_modulation", "linear", "bias"),
+    "bias of the encoder's values": ("text_encoder", "blocks", "attention", "v", "bias"),
+}
+
+
+@pytest.mark.parametrize("path", DROPPED.values(), ids=DROPPED)
+def test_a_dropped_term_fails_by_far(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
+    pair, request = pairs["published"], BASE | REQUESTS["prompts of two lengths"]
+    lame = zeroed(pair.ours.pipeline.weights, *path)
+    assert_far(ours(pair.ours, request, weights=lame), theirs(pair.theirs, request))
+
+
+SPOILED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "a caption that counts its padding": lambda row: {"lengths": row["lengths"] + 32},
+    "a caption that loses its last words": lambda row: {"lengths": row["lengths"] - 30},
+    "prompts the wrong way round": lambda row: {
+        name: row[name][::-1] for name in ("captions", "lengths")
+    },
+    "one token more of the template": lambda row: {
+        "captions": row["captions"][:, 1:],
+        "lengths": row["lengths"] - 1,
+    },
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
+def test_a_wrong_row_fails_by_far(
+    pairs: Mapping[str, Pair], spoil: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    pair, request = pairs["published"], BASE | REQUESTS["prompts of two lengths"]
+    made = ours(pair.ours, request, spoil=lambda row: {**row, **spoil(row)})
+    assert_far(made, theirs(pair.theirs, request))
+
+
+def test_guidance_without_the_norms_fails_by_far(pairs: Mapping[str, Pair]) -> None:
+    pair, request = pairs["odd"], BASE | REQUESTS["prompts of two lengths"]
+    with coarse.compiled():
+        lame = registry.load("lame", str(pair.folder), "float32", {})
+    lame.guide = partial(DenoisingPipeline.guide, lame)  # type: ignore[attr-defined]
+    assert_far(ours(Programs(lame, coarse.OPTIONS), request), theirs(pair.theirs, request))
+
+
+def test_padding_behind_captions_is_not_seen(pairs: Mapping[str, Pair]) -> None:
+    """Whatever it holds, and however much of it there is."""
+    pair, request = pairs["published"], BASE | REQUESTS["prompts of two lengths"]
+    plain = ours(pair.ours, request)
+
+    def noisy(row: dict[str, Any]) -> dict[str, Any]:
+        behind = np.arange(row["captions"].shape[1])[:, None] >= row["lengths"][:, None, None]
+        return {**row, "captions": jnp.where(behind, 1e3, row["captions"])}
+
+    loud = ours(pair.ours, request, spoil=noisy)
+    np.testing.assert_array_equal(plain.latents[-1], loud.latents[-1])
+    longer = ours(pair.ours, request | {"max_sequence_length": 320})
+    assert relative(longer.latents[-1], plain.latents[-1]) < RELATIVE
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "named"),
+    [({"num_inference_steps": 1}, "num_inference_steps"), ({"sigmas": [1.0]}, "sigmas")],
+    ids=str,
+)
+def test_one_step_of_a_stretched_schedule_is_refused(
+    pairs: Mapping[str, Pair], request_fields: dict[str, Any], named: str
+) -> None:
+    """diffusers divides zero by zero there; a schedule that is not stretched serves."""
+    with pytest.raises(RequestError, match="2 or more") as caught:
+        pairs["published"].ours.pipeline.prepare(BASE | request_fields, {})
+    assert caught.value.field == named
+    assert len(pairs["odd"].ours.pipeline.prepare(BASE | request_fields, {}).steps) == 1
+
+
+def test_weights_are_all_read(pairs: Mapping[str, Pair]) -> None:
+    """As many numbers as in diffusers' transformer: none is left at its initial value."""
+    pair = pairs["published"]
+    leaves = jax.tree.leaves(pair.ours.pipeline.weights.transformer)
+    expected = sum(p.numel() for p in pair.theirs.transformer.parameters())
+    assert sum(leaf.size for leaf in leaves) == expected
