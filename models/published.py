@@ -2,7 +2,7 @@
 
 Written to a folder they are what a checkpoint's folder is without its weights and vocabularies:
 one road for both. Source: the `-Diffusers` repositories of Black Forest Labs, Stability AI,
-Tongyi-MAI and Wan-AI; what shapes no network (a shift, a beta) is as published too.
+Qwen, Tongyi-MAI and Wan-AI; what shapes no network (a shift, a beta) is as published too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from models.flux import published as flux
+from models.qwenimage import published as qwenimage
 from models.sdxl import published as sdxl
 from models.sdxl.compatibility import CLASSES
 from models.vision.preprocess import FILE as PREPROCESSOR
@@ -36,6 +37,14 @@ STATIC: Config = {
     "_class_name": "FlowMatchEulerDiscreteScheduler",
     "num_train_timesteps": 1000,
     "use_dynamic_shifting": False,
+}
+STRETCHED: Config = {
+    **FLOW_MATCH,
+    "shift": 1.0,
+    "use_dynamic_shifting": True,
+    "max_image_seq_len": 8192,
+    "max_shift": 0.9,
+    "shift_terminal": 0.02,
 }
 EULER: Config = {
     "_class_name": "EulerDiscreteScheduler",
@@ -130,6 +139,7 @@ CHECKPOINTS: Mapping[str, Files] = {
         {**FLOW_MATCH, "shift": 1.0, "use_dynamic_shifting": False},
         flux.FLUX_SCHNELL,
     ),
+    "qwen-image": _files("QwenImagePipeline", STRETCHED, qwenimage.QWEN_IMAGE),
     "z-image-turbo": _files("ZImagePipeline", {**STATIC, "shift": 3.0}, zimage.Z_IMAGE),
     "z-image": _files("ZImagePipeline", {**STATIC, "shift": 6.0}, zimage.Z_IMAGE),
     "wan2.1-1.3b": _wan(3.0, wan.T2V_1_3B),

@@ -69,7 +69,7 @@ def load(
     loaded = reading.networks(
         partial(abstract_modules, config, vae_config, text_config),
         dtype,
-        _places(folder, file, text_config),
+        _places(folder, file, vae_config, text_config),
         "transformer",
     )
     preview = reading.reader.preview(*flat_frame_encoder(loaded["vae"]))
@@ -101,7 +101,7 @@ def _check_fit(config: QwenImageConfig, vae: VideoVaeConfig, text: Qwen25Config)
 
 
 def _places(
-    folder: Path, file: Path | None, text: Qwen25Config
+    folder: Path, file: Path | None, vae: VideoVaeConfig, text: Qwen25Config
 ) -> Mapping[str, tuple[Path | ComponentFiles, loader.Renames]]:
     """Return where each network's arrays lie. Raises: CheckpointError: another's file."""
     names = {
@@ -112,7 +112,7 @@ def _places(
     own = {name: (folder / name, renames) for name, renames in names.items()}
     if file is None:
         return own
-    return {**own, **single_file.parts(file, names["text_encoder"])}
+    return {**own, **single_file.parts(file, vae, names["text_encoder"])}
 
 
 def abstract_modules(

@@ -14,9 +14,11 @@ from models.checkpoint.folder import UnsupportedCheckpoint
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.single_file import TRANSFORMER_PREFIXES, Naming, NetworkFile, parts_of
 from models.qwenimage.key_mapping import RENAMES
+from models.vae.video_config import VideoVaeConfig
+from models.vae.video_original_keys import original_renames
 
 
-def parts(file: Path, text_encoder: Renames) -> Mapping[str, NetworkFile]:
+def parts(file: Path, vae: VideoVaeConfig, text_encoder: Renames) -> Mapping[str, NetworkFile]:
     """Return the networks of a file by their names in the pipeline.
 
     Args:
@@ -34,6 +36,7 @@ def parts(file: Path, text_encoder: Renames) -> Mapping[str, NetworkFile]:
             "text_encoder": (
                 Naming((f"{prefix}transformer.",), "model.embed_tokens.weight", text_encoder),
             ),
+            "vae": (Naming(("vae.",), "decoder.middle.0.residual.0.gamma", original_renames(vae)),),
         },
     )
     if "transformer" not in found:

@@ -350,7 +350,7 @@ class GenerateRequest(Body):
     guidance_scale: Scale | None = None
     """Guidance scale: how closely to follow the prompt. Default: the model's."""
     true_cfg_scale: Scale | None = None
-    """Guidance scale of Flux with a negative prompt. Default: the model's."""
+    """Guidance scale of Flux and Qwen-Image with a negative prompt. Default: the model's."""
     guidance_scale_2: Scale | None = None
     """Guidance scale of Wan 2.2's second expert. Default: `guidance_scale`."""
     guidance_rescale: Fraction | None = None

@@ -44,6 +44,8 @@ class Family:
     """Names of its full-size checkpoints in `models.published`."""
     components: Mapping[str, str] = field(default_factory=lambda: {"transformer": "transformer"})
     """Denoising networks by name, and their folders in `make`'s checkpoint."""
+    scale: str = "guidance_scale"
+    """Field of requests whose value differs between rows of a batch."""
     step_caches: bool = True
     weighted_prompts: bool = True
     """True if prompts have weights: not of a chat model."""
@@ -189,6 +191,19 @@ def _least_zimage(folder: Path) -> Path:
     return make_zimage(folder, transformer=sizes, text_encoder=CLIP)
 
 
+def _qwenimage(folder: Path) -> Path:
+    from tests.parity.tiny_qwenimage import make_qwenimage
+
+    sizes = {"num_attention_heads": 8, "axes_dims_rope": (2, 2, 4), "num_layers": 2}
+    return make_qwenimage(folder, transformer=sizes, text_encoder=CLIP)
+
+
+def _least_qwenimage(folder: Path) -> Path:
+    from tests.parity.tiny_qwenimage import make_qwenimage
+
+    return make_qwenimage(folder, transformer={"num_layers": 1}, text_encoder=CLIP)
+
+
 def drawn_by_diffusers(
     folder: Path,
     request: Fields,
@@ -273,6 +288,18 @@ SUITE: Mapping[str, Family] = {
         guided={"guidance_scale": 3.0},
         unguided={"guidance_scale": 0.0},
         published=("z-image-turbo", "z-image"),
+        weighted_prompts=False,
+    ),
+    "qwenimage": Family(
+        make=_qwenimage,
+        least=_least_qwenimage,
+        request={**FEW, "width": 56, "height": 80, **TRUE_CFG, "max_sequence_length": 150},
+        least_request={**LEAST, **TRUE_CFG, "max_sequence_length": 150},
+        reference=drawn_by_diffusers,
+        guided=TRUE_CFG,
+        unguided={},
+        published=("qwen-image",),
+        scale="true_cfg_scale",
         weighted_prompts=False,
     ),
     "wan": Family(

@@ -46,8 +46,9 @@ def mixed(family: str) -> list[Fields]:
 
     Two have weights: their prompts share batches with plain ones.
     """
-    base, turns = EVERY[family].least_request, EVERY[family].company
-    quality = "cached" if EVERY[family].step_caches else "exact"
+    entry = EVERY[family]
+    base, turns, scale = entry.least_request, entry.company, entry.scale
+    quality = "cached" if entry.step_caches else "exact"
     return [
         {
             **base,
@@ -56,7 +57,7 @@ def mixed(family: str) -> list[Fields]:
             "prompt": ("a red circle", "a star", "", "a (blue:1.4) [star] on green")[seed % 4],
             "prompt_syntax": "weighted" if seed % 4 == 3 else "plain",
             "num_inference_steps": 4 + seed,
-            "guidance_scale": base["guidance_scale"] + seed,
+            scale: base[scale] + seed,
             "quality": quality if seed % 2 else "exact",
         }
         for seed in range(8)

@@ -29,6 +29,7 @@ NAMES = {
     "flux-canny": "FLUX.1 Canny dev",
     "flux-depth": "FLUX.1 Depth dev",
     "flux-kontext": "FLUX.1 Kontext dev",
+    "qwen-image": "Qwen-Image",
     "z-image-turbo": "Z-Image-Turbo",
     "z-image": "Z-Image",
     "wan2.1-1.3b": "Wan 2.1 T2V 1.3B",

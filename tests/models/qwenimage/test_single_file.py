@@ -1,0 +1,143 @@
+"""Single files, of the transformer alone or in ComfyUI's keys, give the weights of the folder.
+
+What is written of the autoencoder is itself held against diffusers' own conversion.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers import AutoencoderKLQwenImage
+from diffusers.loaders import single_file_utils
+from safetensors.torch import load_file
+
+from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
+from models.qwenimage.pipeline import QwenImageNetworks
+from tests.models.flux.original_writer import in_eight_bits
+from tests.models.single_files import Tensors, are_equal, weights, write
+from tests.parity.tiny_qwenimage import make_qwenimage
+
+WIDE = {"num_layers": 11}
+"""Blocks whose numbers have two digits."""
+LAYERS = {
+    "base_dim": 4,
+    "dim_mult": [1, 2, 4, 4],
+    "temperal_downsample": [False, True, True],
+    "num_res_blocks": 2,
+}
+"""Of the autoencoder, as published: diffusers' conversion knows no others."""
+RESIDUAL = {"norm1": "residual.0", "conv1": "residual.2", "norm2": "residual.3"} | {
+    "conv2": "residual.6",
+    "conv_shortcut": "shortcut",
+}
+
+
+def transformer(folder: Path) -> Tensors:
+    return load_file(folder / "transformer/diffusion_pytorch_model.safetensors")
+
+
+def authors_vae(folder: Path) -> Tensors:
+    """Return the autoencoder's arrays under the authors' keys."""
+    stored = load_file(folder / "vae/diffusion_pytorch_model.safetensors")
+    return {_authors(key): tensor for key, tensor in stored.items()}
+
+
+def _authors(key: str) -> str:
+    for ours, theirs in RESIDUAL.items():
+        key = re.sub(rf"\.{ours}\.", f".{theirs}.", key)
+    key = re.sub(r"\.mid_block\.resnets\.(\d)", lambda m: f".middle.{2 * int(m[1])}", key)
+    key = key.replace(".mid_block.attentions.0", ".middle.1")
+    up = r"decoder\.up_blocks\.(\d)\.(?:resnets\.(\d)|upsamplers\.0)"
+    key = re.sub(up, lambda m: f"decoder.upsamples.{4 * int(m[1]) + int(m[2] or 3)}", key)
+    for ours, theirs in (
+        ("encoder.down_blocks.", "encoder.downsamples."),
+        ("coder.conv_in.", "coder.conv1."),
+        ("coder.norm_out.", "coder.head.0."),
+        ("coder.conv_out.", "coder.head.2."),
+        ("post_quant_conv.", "conv2."),
+        ("quant_conv.", "conv1."),
+    ):
+        key = key.replace(ours, theirs)
+    return key
+
+
+def all_in_one(folder: Path) -> Tensors:
+    """Return what ComfyUI's whole checkpoints hold."""
+    text = load_file(folder / "text_encoder/model.safetensors")
+    prefix = "text_encoders.qwen25_7b.transformer."
+    return {
+        **{f"model.diffusion_model.{key}": t for key, t in transformer(folder).items()},
+        **{prefix + key.replace("model.language_model", "model"): t for key, t in text.items()},
+        **{f"vae.{key}": t for key, t in authors_vae(folder).items()},
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_qwenimage(tmp_path_factory.mktemp("one") / "base", transformer=WIDE, vae=LAYERS)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base with other weights, so that what is read of it shows."""
+    made = tmp_path_factory.mktemp("other") / "base"
+    return make_qwenimage(made, transformer=WIDE, vae=LAYERS, seed=50)
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> QwenImageNetworks:
+    return weights(folder)
+
+
+@pytest.mark.parametrize("prefix", ["", "model.diffusion_model.", "diffusion_model."])
+def test_a_transformer_alone_takes_the_rest_from_its_base(
+    folder: Path, other: Path, whole: QwenImageNetworks, tmp_path: Path, prefix: str
+) -> None:
+    named = {prefix + key: t for key, t in transformer(folder).items()}
+    made = weights(write(named, tmp_path / "qwen_image.safetensors"), other)
+    assert are_equal(made.transformer, whole.transformer)
+    rest = weights(other)
+    assert are_equal(made._replace(transformer=0), rest._replace(transformer=0))
+
+
+def test_all_networks_in_one_file(
+    folder: Path, other: Path, whole: QwenImageNetworks, tmp_path: Path
+) -> None:
+    made = weights(write(all_in_one(folder), tmp_path / "all.safetensors"), other)
+    assert are_equal(made._replace(preview=0), whole._replace(preview=0))
+
+
+def test_scaled_8_bit_floats(folder: Path, tmp_path: Path) -> None:
+    """Of the encoder, too; the products are those of torch."""
+    packed = in_eight_bits(all_in_one(folder))
+    plain = {
+        key: t.float() * packed[f"{key.removesuffix('.weight')}.scale_weight"]
+        if t.dtype == torch.float8_e4m3fn
+        else t
+        for key, t in packed.items()
+        if not key.endswith(("scale_weight", "scale_input", "scaled_fp8"))
+    }
+    assert any(key.startswith("text_") and key.endswith("scale_weight") for key in packed)
+    small = weights(write(packed, tmp_path / "small.safetensors"), folder)
+    assert are_equal(small, weights(write(plain, tmp_path / "plain.safetensors"), folder))
+
+
+def test_files_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
+    file = write({"vae.decoder.conv1.weight": torch.zeros(2)}, tmp_path / "x.safetensors")
+    with pytest.raises(UnsupportedCheckpoint, match="no Qwen-Image transformer in it"):
+        weights(file, folder)
+    stored = transformer(folder)
+    del stored["transformer_blocks.10.attn.to_q.weight"]
+    with pytest.raises(CheckpointError, match=r"missing: transformer_blocks\.10\.attn\.to_q"):
+        weights(write(stored, tmp_path / "less.safetensors"), folder)
+
+
+def test_the_writer_against_diffusers(folder: Path) -> None:
+    network = AutoencoderKLQwenImage.from_pretrained(folder, subfolder="vae")
+    convert = single_file_utils.convert_wan_vae_to_diffusers
+    converted, expected = convert(authors_vae(folder)), network.state_dict()
+    assert converted.keys() == expected.keys()
+    assert all(converted[key].equal(tensor) for key, tensor in expected.items())
