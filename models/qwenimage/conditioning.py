@@ -23,7 +23,7 @@ TIME_FEATURES = 256
 """Width of the timestep's sinusoids; fixed in every Qwen-Image."""
 
 
-class TimeConditions(nnx.Module):
+class QwenImageConditions(nnx.Module):
     """Timestep → modulations."""
 
     def __init__(

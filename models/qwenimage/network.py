@@ -21,7 +21,7 @@ from models.nn.layers.norms import RMSNorm
 from models.nn.layers.parameterised import Kinds, linear
 from models.nn.layers.scanned import stack
 from models.nn.layers.step_cache import CachedStep
-from models.qwenimage.conditioning import TimeConditions
+from models.qwenimage.conditioning import QwenImageConditions
 from models.qwenimage.config import QwenImageConfig
 from models.qwenimage.latents import Grid, image_ids, text_ids
 
@@ -47,7 +47,7 @@ class QwenImageTransformer(JointTransformer):
         self.latents_in = linear(config.in_channels, width, (None, "embed"), **kinds)
         self.text_norm = RMSNorm(config.joint_attention_dim, shape.epsilon, **kinds)
         self.text_in = linear(config.joint_attention_dim, width, (None, "embed"), **kinds)
-        self.conditions = TimeConditions(config, **kinds)
+        self.conditions = QwenImageConditions(config, **kinds)
         self.double_blocks = stack(
             lambda rngs: DoubleBlock(shape, attention, rngs=rngs, param_dtype=param_dtype),
             config.num_layers,
