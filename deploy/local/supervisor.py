@@ -79,7 +79,7 @@ def plan(
     slots = {} if settings.models else {"slots": DEMO_SLOTS}
     if dtype:
         models = {name: model.model_copy(update={"dtype": dtype}) for name, model in models.items()}
-    served = {pool.model for pool in settings.pools.values()}
+    served = {name for pool in settings.pools.values() for name in pool.models}
     own = [name for name, model in models.items() if not model.is_served_by_base]
     fresh = {name: PoolSettings(model=name, **slots) for name in own if name not in served}
     planned = {**settings.pools, **fresh}
@@ -178,7 +178,8 @@ class Supervisor:
         self._asked_at = 0.0
         self._out: set[Child] = set()
         """Children whose settings or checkpoint no restart can mend."""
-        self._ready = {pool.model: asyncio.Event() for pool in settings.pools.values()}
+        pools = settings.pools.values()
+        self._ready = {name: asyncio.Event() for pool in pools for name in pool.models}
         """Set when a model can be used."""
         common = importing_ours(settings_environment(settings, os.environ | CHILDREN))
         fd = listener.fileno()
@@ -204,7 +205,7 @@ class Supervisor:
         ]
         self._width = max(len(child.name) for child in self._children)
         self._models = {
-            child: settings.pools[name].model
+            child: settings.pools[name].models
             for (name, *_), child in zip(names, self._pools, strict=True)
         }
 
@@ -258,7 +259,7 @@ class Supervisor:
         """
         if (os.cpu_count() or 1) < CORES_A_START * len(self._pools):
             order = list(self._ready)
-            for model in order[: order.index(self._models[pool])]:
+            for model in order[: order.index(self._models[pool][0])]:
                 await _first(self._ready[model], self._draining, TURN_S)
         await self._keep(pool)
 
@@ -272,8 +273,8 @@ class Supervisor:
                 return
             if code == EXIT_CONFIG:
                 self._out.add(child)
-                if child in self._models:
-                    self._ready[self._models[child]].set()  # nobody has to wait for its turn
+                for model in self._models.get(child, ()):
+                    self._ready[model].set()  # nobody has to wait for its turn
                 said = f"{child.name} can't start with these settings; see above"
                 if child is self._front or self._out.issuperset(self._pools):
                     raise ConfigError(said)
@@ -324,7 +325,7 @@ class Supervisor:
         server, names = self._settings.server, ", ".join(self._settings.models)
         url = local_url(server.host, server.port)
         say(f"starting the front end at {url} and {len(self._pools)} pool(s) for {names}")
-        own = {pool.model for pool in self._settings.pools.values()}
+        own = {name for pool in self._settings.pools.values() for name in pool.models}
         async for model in becoming_ready(url, own):
             seconds = time.monotonic() - started
             self._ready[model].set()

@@ -1,20 +1,23 @@
-"""`[pools.NAME]`: workers of one model, and the devices that each has."""
+"""`[pools.NAME]`: workers of a model, and the devices that each has."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from service.settings.mesh import HostsSettings, MeshSettings
 from service.settings.section import Section
 
 
 class PoolSettings(Section):
-    """The workers of one model."""
+    """The workers of a model, or of several on the same devices."""
 
     model: str
     """Name of the model in `models`."""
+    also: tuple[str, ...] = ()
+    """Further models of the same family that its workers serve, on the same devices: checkpoints of
+    one base. Weights that are equal lie there once. Of slices on one host."""
     hosts: HostsSettings = HostsSettings()
     """The hosts of one worker, where its slice lies on several."""
     count: int = Field(1, gt=0)
@@ -69,3 +72,16 @@ class PoolSettings(Section):
     preemption_ratio: float = Field(4, ge=1)
     """Preempt only where the other job would otherwise wait this many times as long as it runs:
     videos make way for images, and not images for each other."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of all models that its workers serve."""
+        return (self.model, *self.also)
+
+    @model_validator(mode="after")
+    def _serves_each_once(self) -> PoolSettings:
+        if len({*self.models}) < len(self.models):
+            raise ValueError("also: name other models than `model`, and each once")
+        if self.also and self.hosts.count > 1:
+            raise ValueError("also: slices on several hosts serve one model; make a pool for each")
+        return self

@@ -15,6 +15,7 @@ from workers.health import http
 from workers.health.liveness import Liveness
 from workers.loading.layout import ChosenLayout
 from workers.loading.model import MeshSlice
+from workers.loading.together import Loaded
 from workers.media.outputs import PLAIN_MARKING
 from workers.plan.offload import ALL_ON_DEVICE
 from workers.pool import metrics
@@ -40,9 +41,9 @@ def main() -> int:
         slots = pool.slots or 1
         chosen = ChosenLayout(MeshShape().over(1), slots, ALL_ON_DEVICE, "it is small")
         layout = one_device(jax.devices()[0])
-        mesh_slice = MeshSlice(layout, chosen)
+        loaded = Loaded(pool, settings.models["toy"], pipeline, MeshSlice(layout, chosen))
         marking = PLAIN_MARKING
-        serving = serve(settings, "toy", pipeline, mesh_slice, OneHost(), liveness, marking)
+        serving = serve(settings, "toy", [loaded], OneHost(), liveness, marking)
         return asyncio.run(serving)
 
 

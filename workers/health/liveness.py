@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Literal
 
 BEAT_S = 1.0
 LOOP_S = 60.0
@@ -37,10 +38,20 @@ class Liveness:
         self._beat_at: float | None = None
         self._claims_since: float | None = None
         self.claims_begun = 0
+        self._parts: dict[str, Liveness] = {}
+        """Liveness of each model, where the process serves several."""
+
+    def part(self, model: str) -> Liveness:
+        """Return the liveness of one of several models; the process is as all of them are."""
+        return self._parts.setdefault(model, Liveness(self._clock))
 
     @property
     def illness(self) -> str | None:
         """Reason to replace the process; None: there is none."""
+        return self._own_illness or self._of_parts("illness")
+
+    @property
+    def _own_illness(self) -> str | None:
         now, beat_at, since = self._clock(), self._beat_at, self._claims_since
         if self._reason == DRAINING:
             return None  # that has an end of its own
@@ -53,7 +64,11 @@ class Liveness:
     @property
     def unready(self) -> str | None:
         """Reason for taking no jobs; None: it takes them."""
-        return self._reason or self.illness
+        return self._reason or self._own_illness or self._of_parts("unready")
+
+    def _of_parts(self, what: Literal["illness", "unready"]) -> str | None:
+        said = ((model, getattr(part, what)) for model, part in self._parts.items())
+        return next((f"{model}: {reason}" for model, reason in said if reason), None)
 
     def waits(self, reason: str) -> None:
         """Report that it waits for Redis, before it loads or after."""

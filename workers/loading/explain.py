@@ -14,8 +14,10 @@ from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
 from workers.loading import model as loading
+from workers.loading import together
 from workers.loading.layout import own
 from workers.loading.model import MeshSlice
+from workers.loading.together import Wanted
 from workers.programs import batch_sizes, warmup
 from workers.programs.tracer import Tracer
 
@@ -27,22 +29,29 @@ def explain(settings: Settings, pool_name: str, devices: range | None = None) ->
 
     Raises: as `workers.pool.worker.run_pool`.
     """
-    pool, model = loading.configured(settings, pool_name)
+    models = together.wanted(settings, pool_name)
+    pool = models[0].pool
     if pool.hosts.count > 1:
         raise ConfigError(
             f"pools.{pool_name}.hosts: one process sees one host of {pool.hosts.count}; "
             "`atelier plan` reckons with all of them"
         )
-    loading.set_up(pool, model, devices)
-    opened = loading.planned(pool_name, pool, model, own(devices))
-    model = opened.model or model
+    loading.set_up(pool, models[0].model, devices)
+    slices = together.planned(pool_name, models, own(devices))
+    parts = (
+        "\n".join(_of_model(pool_name, one, opened))
+        for one, opened in zip(models, slices, strict=True)
+    )
+    return "\n\n".join(parts)
+
+
+def _of_model(pool_name: str, one: Wanted, opened: MeshSlice) -> Iterator[str]:
+    pool, model = one.pool, opened.model or one.model
     placed = loading.placed(pool, model, opened, loading.SHAPES)
-    requests = warmup.requests(placed.spec, model.warmup)
-    lines = [_head(pool_name, pool, opened), "", *of_weights(placed, opened.layout)]
-    for fields in requests:
+    yield from (_head(pool_name, pool, opened), "", *of_weights(placed, opened.layout))
+    for fields in warmup.requests(placed.spec, model.warmup):
         sizes = batch_sizes.of_settings(pool, model, opened.layout, opened.chosen.slots).sizes
-        lines += ["", *of_activations(placed, opened, fields, sizes[-1])]
-    return "\n".join(lines)
+        yield from ("", *of_activations(placed, opened, fields, sizes[-1]))
 
 
 def _head(name: str, pool: PoolSettings, opened: MeshSlice) -> str:

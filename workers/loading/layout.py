@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import jax
@@ -36,6 +36,8 @@ class ChosenLayout:
     residency: Residency
     why: str
     """Reason for the shape."""
+    device_bytes: int = 0
+    """Bytes that the model takes on a device, by estimate, with the reserve."""
 
 
 def see_only(devices: range | None) -> None:
@@ -68,12 +70,19 @@ def own(devices: range | None) -> Sequence[jax.Device]:
 
 
 def choose(
-    pool: PoolSettings, model: ModelSettings, sketch: Sketch, devices: Sequence[jax.Device]
+    pool: PoolSettings,
+    model: ModelSettings,
+    sketch: Sketch,
+    devices: Sequence[jax.Device],
+    taken_bytes: int = 0,
 ) -> ChosenLayout:
     """Choose by the settings or the planner's estimate; what does not fit goes to the host.
 
     `slots` decide nothing of that: other programs make other images, and pools that differ in
     their slots alone make the same.
+
+    Args:
+        taken_bytes: of each device's memory, which other models have.
 
     Raises:
         NothingFits: the devices' memory has no room for one launch of it.
@@ -82,7 +91,7 @@ def choose(
     refused: list[NothingFits] = []
     for residency in residencies(sketch, model.swap_experts, model.encoders_on_host):
         try:
-            return _with(residency, pool, model, sketch, devices)
+            return _with(residency, pool, model, sketch, devices, taken_bytes)
         except NothingFits as error:
             refused.append(error)
     raise refused[-1]
@@ -94,10 +103,12 @@ def _with(
     model: ModelSettings,
     sketch: Sketch,
     devices: Sequence[jax.Device],
+    taken_bytes: int,
 ) -> ChosenLayout:
     """Raises: NothingFits, ValueError: as `choose`."""
     hosts = len({device.process_index for device in devices})
     each, chip, table = len(devices) // hosts, chip_of(devices), table_of(pool.table)
+    chip = replace(chip, memory_bytes=chip.memory_bytes - taken_bytes)
     if pool.mesh == "auto":
         soonest = _soonest(sketch, chip, each, hosts, table, residency)
         shape, why = soonest.shape, soonest.why
@@ -112,8 +123,12 @@ def _with(
     rows = batch_sizes.least(model, layout)
     if not (one := need(rows, rows)).fits:
         raise NothingFits(f"{sketch.model}: {one.refusal()}")
-    slots = _slots(pool, shape, lambda slots: need(slots, batch_sizes.most(model, layout, slots)))
-    return ChosenLayout(shape, slots, residency, why)
+
+    def full(slots: int) -> Estimate:
+        return need(slots, batch_sizes.most(model, layout, slots))
+
+    slots = _slots(pool, shape, full)
+    return ChosenLayout(shape, slots, residency, why, full(slots).total_bytes)
 
 
 def _slots(pool: PoolSettings, shape: MeshShape, need: Callable[[int], Estimate]) -> int:

@@ -101,16 +101,25 @@ class KeptFiles(Files):
         return as_preview(np.array(rows, np.float32), whole)
 
 
-def configured(settings: Settings, pool_name: str) -> tuple[PoolSettings, ModelSettings]:
-    """Return the settings of a pool and of its model.
+def configured(
+    settings: Settings, pool_name: str, name: str | None = None
+) -> tuple[PoolSettings, ModelSettings]:
+    """Return the settings of a pool and of a model that it serves; the pool's are that model's.
 
-    Raises: ConfigError: the pool or its model is not there, or one contradicts the other.
+    Args:
+        name: of the model; None: the pool's first.
+
+    Raises: ConfigError: the pool or the model is not there, or one contradicts the other.
     """
     if pool_name not in settings.pools:
         raise ConfigError(f"pools.{pool_name}: there is no such pool; add [pools.{pool_name}]")
     pool = settings.pools[pool_name]
+    pool = pool.model_copy(update={"model": name or pool.model, "also": ()})
     if pool.model not in settings.models:
-        raise ConfigError(f"pools.{pool_name}.model: add [models.{pool.model}] or correct the name")
+        where = "also" if name in settings.pools[pool_name].also else "model"
+        raise ConfigError(
+            f"pools.{pool_name}.{where}: add [models.{pool.model}] or correct the name"
+        )
     model = whole_settings(settings, pool.model)
     if model.lora_pages is None:
         model = model.model_copy(update={"lora_pages": default_pages(settings, pool.model)})
@@ -159,17 +168,18 @@ def check_flags(pool: PoolSettings, model: ModelSettings, chip: str | None, fami
 
 def open_slice(
     name: str, pool: PoolSettings, model: ModelSettings, sketch: Sketch,
-    devices: Sequence[jax.Device],
+    devices: Sequence[jax.Device], taken_bytes: int = 0,
 ) -> MeshSlice:  # fmt: skip
     """The layout of these devices, from the settings and what the model asks of them.
 
     Args:
         name: the pool's, for messages.
+        taken_bytes: of each device's memory, which other models have.
 
     Raises: ConfigError: the settings do not fit the devices or the model; says the numbers.
     """
     try:
-        chosen = slice.choose(pool, model, sketch, devices)
+        chosen = slice.choose(pool, model, sketch, devices, taken_bytes)
         table = slice.table_of(pool.table)
     except NothingFits as error:
         raise NotEnoughMemory(f"pools.{name}: {error}") from None
@@ -280,11 +290,13 @@ def planned(
     model: ModelSettings,
     devices: Sequence[jax.Device],
     folder: Path | None = None,
+    taken_bytes: int = 0,
 ) -> MeshSlice:
     """The slice; with tiles, where the devices have no room for a whole image.
 
     Args:
         folder: where programs are kept; None: nowhere.
+        taken_bytes: of each device's memory, which other models have.
 
     Raises: ConfigError: the settings do not fit the devices or the model, says the numbers; or a
         warm-up request is none that it can make.
@@ -295,7 +307,8 @@ def planned(
             sketched, there = sketch_of(pool, model, folder)
         except RequestError as error:
             raise ConfigError(f"models.{pool.model}.warmup: {error}") from error
-        return replace(open_slice(name, pool, model, sketched, devices), executables=there)
+        opened = open_slice(name, pool, model, sketched, devices, taken_bytes)
+        return replace(opened, executables=there)
 
     try:
         return opened(model)

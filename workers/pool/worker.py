@@ -1,4 +1,7 @@
-"""Pool: one process that claims jobs of one model and works on them side by side.
+"""Pool: one process that claims jobs of a model and works on them side by side.
+
+Of several models each has a worker, an engine and a queue of its own; devices, and what ends the
+process, they share.
 
 SIGTERM drains: nothing more is claimed, and what runs is finished or, where that takes too long,
 kept as it is and given back, for another pool to go on with. SIGINT, or a second SIGTERM, gives
@@ -12,7 +15,7 @@ import logging
 import secrets
 import signal
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -37,10 +40,12 @@ from workers.engine.engine import Engine
 from workers.health import http
 from workers.health.liveness import Liveness
 from workers.loading import model as loading
+from workers.loading import together
 from workers.loading.derived import derived_loras, derived_models
 from workers.loading.layout import own
 from workers.loading.loras import configured_loras
 from workers.loading.model import MeshSlice
+from workers.loading.together import Loaded
 from workers.media.marking import Marking
 from workers.multihost.exits import leave_within
 from workers.multihost.follower import Follower
@@ -57,6 +62,7 @@ from workers.pool.preemption import Preemption
 from workers.pool.running_jobs import RunningJobs
 from workers.profiling.recorder import Profiler
 from workers.programs import batch_sizes, warmup
+from workers.programs.batch_sizes import BatchSizes
 from workers.programs.launcher import Launcher, OneHost
 from workers.programs.xla_cache import use_compile_cache
 from workers.retry import QUEUE_ERRORS, Patience, until_reached
@@ -80,12 +86,17 @@ log = logging.getLogger(__name__)
 
 
 class Worker:
-    """Worker with one engine and one queue."""
+    """Worker with one engine and one queue.
+
+    Args:
+        turn: held while it warms up, by one of several on the same devices.
+    """
 
     def __init__(
         self, name: str, engine: Engine, queue: Queue, store: Store, settings: PoolSettings,
         lease_s: float, liveness: Liveness | None = None, served: Sizes = ANY_SIZE,
         marking: Marking = PLAIN_MARKING, check: OutputCheck | None = None,
+        turn: asyncio.Lock | None = None,
     ) -> None:  # fmt: skip
         self.name = f"{name}-{secrets.token_hex(3)}"
         self.engine = engine
@@ -106,6 +117,7 @@ class Worker:
         )
         self._profiler = Profiler(self.name, engine, queue, store)
         self.liveness = liveness or Liveness()
+        self._turn = turn or asyncio.Lock()
         self._is_ready = False
         self._drain = asyncio.Event()
         self._leave = asyncio.Event()
@@ -163,13 +175,16 @@ class Worker:
         return 1 if self.engine.died.done() else 0
 
     async def _serve(self, warmup: Sequence[Fields]) -> None:
-        await self.engine.warm_up(warmup)
-        if broken := await measure(self.engine, warmup, await self._cost_reporter.known()):
+        async with self._turn:
+            await self.engine.warm_up(warmup)
+            broken = await measure(self.engine, warmup, await self._cost_reporter.known())
+            if not broken and not self.engine.batching.is_exact:
+                batching = await closeness(self.engine, warmup)
+                self._spec = self._spec.model_copy(update={"batching": batching})
+        if broken:
             await self._stay_unready(broken)
-        if not self.engine.batching.is_exact:
-            batching = await closeness(self.engine, warmup)
-            self._spec = self._spec.model_copy(update={"batching": batching})
-        await self._cost_reporter.tell()
+        async with self._turn:  # behind those that wait for theirs, whom jobs would disturb
+            await self._cost_reporter.tell()
         self._is_ready = True
         await until_reached(self._register)
         log.info("pool %s is ready", self.name)
@@ -251,7 +266,7 @@ class Worker:
 
 
 def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -> int:
-    """Load the pool's model onto its mesh slice and serve until a signal; the exit code.
+    """Load the pool's models onto its mesh slice and serve until a signal; the exit code.
 
     Sets JAX up, so nothing may have used it before.
 
@@ -262,7 +277,8 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
         ConfigError: the settings do not name what is needed, or do not fit the devices.
         models.checkpoint.folder.CheckpointError, ValueError: the model cannot be loaded; says why.
     """
-    pool, model = loading.configured(settings, pool_name)
+    models = together.wanted(settings, pool_name)
+    pool, model = models[0].pool, models[0].model
     if settings.redis.url is None:
         raise ConfigError("redis.url: a pool needs the address of the queue")
     marking = Marking.of_settings(settings.output)  # fails before the weights are loaded
@@ -276,25 +292,32 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
         join_slice(pool.hosts, settings.queue.lease_s) as company,
     ):
         if not isinstance(company, LeaderLink):  # of a slice the first process tells
-            metrics.expect(pool.model, settings.tenant_classes)
+            for one in models:
+                metrics.expect(one.pool.model, settings.tenant_classes)
         if company:
             agree(company, settings_of(pool, model))
-        pipeline, mesh_slice = loading.load(
-            pool_name, pool, model, own(devices), settings.compile_folder
-        )
+        loaded = together.load(pool_name, models, own(devices), settings.compile_folder)
         if shown:
             shown.refresh = partial(step_metrics.report_memory, jax.local_devices())
-        layout = mesh_slice.layout
-        batching = batch_sizes.of_settings(pool, model, layout, mesh_slice.chosen.slots)
-        terms = Handshake.of(pipeline, layout, batching.sizes, batching.elastic)
-        if isinstance(company, LeaderLink):
-            liveness.serves()
-            company.follow(Follower(pipeline, layout, terms, mesh_slice.executables))
-            return 0
-        step_metrics.rate(pool.model, layout.mesh.devices.flat)
-        launcher = Leader(company, terms) if company else OneHost()
-        serving = serve(settings, pool_name, pipeline, mesh_slice, launcher, liveness, marking)
-        return asyncio.run(serving)
+        launcher: Launcher = OneHost()
+        if company:
+            (only,) = loaded
+            layout, batching = only.opened.layout, _batching(only)
+            terms = Handshake.of(only.pipeline, layout, batching.sizes, batching.elastic)
+            if isinstance(company, LeaderLink):
+                liveness.serves()
+                follower = Follower(only.pipeline, layout, terms, only.opened.executables)
+                company.follow(follower)
+                return 0
+            launcher = Leader(company, terms)
+        for there in loaded:
+            step_metrics.rate(there.pool.model, there.opened.layout.mesh.devices.flat)
+        return asyncio.run(serve(settings, pool_name, loaded, launcher, liveness, marking))
+
+
+def _batching(one: Loaded) -> BatchSizes:
+    chosen = one.opened.chosen
+    return batch_sizes.of_settings(one.pool, one.model, one.opened.layout, chosen.slots)
 
 
 @contextmanager
@@ -311,50 +334,101 @@ def reached(settings: Settings, liveness: Liveness) -> Iterator[None]:
 async def serve(
     settings: Settings,
     pool_name: str,
-    pipeline: Pipeline,
-    mesh_slice: MeshSlice,
+    loaded: Sequence[Loaded],
     launcher: Launcher,
     liveness: Liveness,
     marking: Marking,
 ) -> int:
-    """Serve one loaded model until a signal; the exit code."""
-    pool_settings, model = loading.configured(settings, pool_name)
-    queue = await Queue.open_when_reached(settings, liveness.waits)
-    queue.tally = metrics.tally
-    layout, slots = mesh_slice.layout, mesh_slice.chosen.slots
-    batching = batch_sizes.of_settings(pool_settings, model, layout, slots)
-    store, lease_s = Store(settings.store_url), settings.queue.lease_s
-    loras = await prepared_loras(settings, pool_settings, pipeline, mesh_slice, store)
-    engine = Engine(pipeline, layout, slots, batching, launcher, mesh_slice.executables, loras.find)
-    served = listed_sizes.of_settings(model, pipeline.spec)
-    safety = safety_of(settings.safety)
-    check = OutputChecks(safety, settings.safety.max_frames) if safety else None
-    pool = Worker(
-        pool_name, engine, queue, store, pool_settings, lease_s, liveness, served, marking, check
-    )
-    loop = asyncio.get_running_loop()
-
-    def in_time(stop: Callable[[], None]) -> None:
-        leave_within(DRAINED * pool_settings.drain_s, 0)
-        stop()
-
-    loop.add_signal_handler(signal.SIGTERM, in_time, pool.stop)
-    loop.add_signal_handler(signal.SIGINT, in_time, pool.stop_now)
-    launcher.on_stop(
-        drain=partial(loop.call_soon_threadsafe, in_time, pool.drain),
-        stop_now=partial(loop.call_soon_threadsafe, in_time, pool.stop_now),
-    )
-    try:
-        code = await pool.run(warmup.requests(pipeline.spec, model.warmup))
+    """Serve loaded models until a signal; the exit code."""
+    async with AsyncExitStack() as closing:
+        safety = safety_of(settings.safety)
+        if safety:
+            closing.push_async_callback(safety.close)
+        check = OutputChecks(safety, settings.safety.max_frames) if safety else None
+        open_one = partial(_worker, closing, settings, pool_name, launcher, marking, check)
+        turn, several = asyncio.Lock(), len(loaded) > 1
+        parts = [liveness.part(one.pool.model) if several else liveness for one in loaded]
+        workers = [await open_one(one, part, turn) for one, part in zip(loaded, parts, strict=True)]
+        if several:
+            liveness.serves()  # as its parts do
+        pool = settings.pools[pool_name]
+        _hear_signals(workers, launcher, pool.drain_s)
+        code = await run_all(workers, [warm_ups(one) for one in loaded])
         spans.flush()  # whatever a thread may still be in the midst of
-        if pool_settings.hosts.count == 1:  # those of a slice see to it that all end together
+        if pool.hosts.count == 1:  # those of a slice see to it that all end together
             leave_within(TIDY_S, code)
         return code
-    finally:
-        engine.close()
-        if safety:
-            await safety.close()
-        await queue.close()
+
+
+def warm_ups(one: Loaded) -> list[Fields]:
+    """Return the requests that a model's programs are compiled for before it is ready."""
+    return warmup.requests(one.pipeline.spec, one.model.warmup)
+
+
+async def run_all(workers: Sequence[Worker], requests: Sequence[Sequence[Fields]]) -> int:
+    """Run workers until all have ended; the first that ends drains the others.
+
+    Raises: as `Worker.run`.
+    """
+
+    async def run(worker: Worker, warmup: Sequence[Fields]) -> int:
+        try:
+            return await worker.run(warmup)
+        finally:
+            for other in workers:
+                other.drain()
+
+    ended = await asyncio.gather(*map(run, workers, requests), return_exceptions=True)
+    failures = [one for one in ended if isinstance(one, BaseException)]
+    if failures:
+        raise failures[0]
+    return max(one for one in ended if isinstance(one, int))
+
+
+async def _worker(
+    closing: AsyncExitStack,
+    settings: Settings,
+    pool_name: str,
+    launcher: Launcher,
+    marking: Marking,
+    check: OutputCheck | None,
+    one: Loaded,
+    liveness: Liveness,
+    turn: asyncio.Lock,
+) -> Worker:
+    """Open a model's queue, engine and worker."""
+    queue = await Queue.open_when_reached(settings, liveness.waits)
+    closing.push_async_callback(queue.close)
+    queue.tally = metrics.tally
+    store, opened = Store(settings.store_url), one.opened
+    loras = await prepared_loras(settings, one.pool, one.pipeline, opened, store)
+    engine = Engine(
+        *(one.pipeline, opened.layout, opened.chosen.slots, _batching(one), launcher),
+        *(opened.executables, loras.find),
+    )
+    closing.callback(engine.close)
+    served = listed_sizes.of_settings(one.model, one.pipeline.spec)
+    return Worker(
+        *(pool_name, engine, queue, store, one.pool, settings.queue.lease_s, liveness),
+        *(served, marking, check, turn),
+    )
+
+
+def _hear_signals(workers: Sequence[Worker], launcher: Launcher, drain_s: float) -> None:
+    """Let signals, of this process and of the slice's others, stop the workers."""
+    loop = asyncio.get_running_loop()
+
+    def in_time(stop: Callable[[Worker], None]) -> None:
+        leave_within(DRAINED * drain_s, 0)
+        for worker in workers:
+            stop(worker)
+
+    loop.add_signal_handler(signal.SIGTERM, in_time, Worker.stop)
+    loop.add_signal_handler(signal.SIGINT, in_time, Worker.stop_now)
+    launcher.on_stop(
+        drain=partial(loop.call_soon_threadsafe, in_time, Worker.drain),
+        stop_now=partial(loop.call_soon_threadsafe, in_time, Worker.stop_now),
+    )
 
 
 def safety_of(settings: SafetySettings) -> SafetyChecker | None:

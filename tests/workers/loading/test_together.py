@@ -1,0 +1,133 @@
+"""Several checkpoints of one base on one slice: equal weights once, and room for all of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from models.interface.pipeline import Pipeline, generate
+from service.settings.models import ModelSettings
+from service.settings.pools import PoolSettings
+from service.settings.section import ConfigError
+from service.settings.settings import Settings
+from tests.families.suite import SUITE
+from tests.workers.flux import REQUEST, tuned
+from workers.loading import together
+from workers.loading.model import NotEnoughMemory
+from workers.loading.together import Loaded, Wanted
+from workers.slice.chips import GIB
+
+MESHES: list[dict[str, Any]] = [{}, {"mesh": {"fsdp": 2, "context": 2}}]
+
+
+@pytest.fixture(scope="module")
+def sources(flux_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("others")
+    other = SUITE["sdxl"].least(folder / "sdxl")
+    return {"flux": flux_folder, "tuned": tuned(flux_folder, folder / "tuned"), "sdxl": other}
+
+
+def settings(sources: dict[str, Path], *also: str, **pool: Any) -> Settings:
+    models = {
+        name: ModelSettings(source=str(folder), dtype="float32", defaults=SIZE)
+        for name, folder in sources.items()
+    }
+    return Settings(models=models, pools={"p": PoolSettings(model="flux", also=also, **pool)})
+
+
+SIZE = {name: REQUEST[name] for name in ("width", "height", "max_sequence_length")}
+
+
+def of(sources: dict[str, Path], *also: str, **pool: Any) -> list[Wanted]:
+    return together.wanted(settings(sources, *also, **pool), "p")
+
+
+def drawn(pipeline: Pipeline) -> np.ndarray:
+    return generate(pipeline, {**pipeline.spec.defaults, **REQUEST, "num_inference_steps": 2}, {})
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=["one device", "four devices"])
+def test_equal_weights_lie_once_and_draw_what_each_draws_alone(
+    sources: dict[str, Path], mesh: dict[str, Any]
+) -> None:
+    devices = jax.devices()[: 4 if mesh else 1]
+    both = together.load("p", of(sources, "tuned", **mesh), devices)
+    assert [one.pipeline.spec.name for one in both] == ["flux", "tuned"]
+    assert both[0].opened.chosen.shape == both[1].opened.chosen.shape
+    first, second = (buffers(one) for one in both)
+    assert len(second - first) == len(devices), "one array alone is the second one's own"
+    if mesh:
+        return
+    for one in both:
+        source = {"flux": sources[one.pool.model]}
+        (alone,) = together.load("p", of(source), devices)
+        assert not buffers(alone) & (first | second)
+        assert np.array_equal(drawn(one.pipeline), drawn(alone.pipeline))
+
+
+def buffers(one: Loaded) -> set[int]:
+    """Addresses of the networks' arrays; previews' maps are fitted, and no weights of a file."""
+    networks = one.pipeline.weights._replace(preview=None)
+    leaves = jax.tree.leaves(nnx.state(list(filter(None, networks))))
+    return {
+        part.data.unsafe_buffer_pointer() for leaf in leaves for part in leaf.addressable_shards
+    }
+
+
+@pytest.mark.parametrize(
+    ("also", "said"),
+    [
+        (("sdxl",), r"pools\.p\.also: sdxl has another family .* than flux.*a pool for it"),
+        (("none",), r"pools\.p\.also: add \[models\.none\]"),
+    ],
+)
+def test_models_that_cannot_be_together_are_refused_by_name(
+    sources: dict[str, Path], also: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        of(sources, *also)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"also": ["flux"]}, "name other models than `model`"),
+        ({"also": ["a", "a"]}, "each once"),
+        ({"also": ["a"], "hosts": {"count": 2}}, "several hosts serve one model"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        PoolSettings(model="flux", **fields)
+
+
+def test_each_leaves_room_for_the_others(sources: dict[str, Path]) -> None:
+    """Of slots that memory does not hold the message says how many it does."""
+
+    def held(slots: int, *also: str) -> int:
+        with pytest.raises(ConfigError, match="slots are too many") as refused:
+            together.load("p", of(sources, *also, slots=slots), jax.devices()[:1])
+        found = re.search(r"(\d+) fit", str(refused.value))
+        assert found
+        return int(found[1])
+
+    alone = held(2**40)
+    together.load("p", of(sources, slots=alone), jax.devices()[:1])
+    assert 0 < held(alone, "tuned") < alone
+
+
+def test_what_was_not_equal_after_all_is_refused_with_the_numbers(sources: dict[str, Path]) -> None:
+    devices = jax.devices()[:1]
+    slices = together.planned("p", of(sources, "tuned"), devices)
+    together.check_memory("p", slices, devices, 0)
+    wide = replace(slices[0], chosen=replace(slices[0].chosen, device_bytes=2**45))
+    with pytest.raises(NotEnoughMemory, match=rf"also: all models need about {2**45 / GIB:.0f}"):
+        together.check_memory("p", [wide, slices[1]], devices, 0)
+    together.check_memory("p", [wide, slices[1]], devices, 2**45)
