@@ -65,11 +65,13 @@ UNIPC: Config = {
 
 
 SDXL = "StableDiffusionXLPipeline"
+SDXL_FROM_IMAGE = "StableDiffusionXLImg2ImgPipeline"
 CLIP_TOKENIZER = ("transformers", "CLIPTokenizer")
 
 
 def _files(kind: str, scheduler: Config, components: Mapping[str, Config], **index: Any) -> Files:
-    entries = {name: ("", CLASSES.get(name, "") if kind == SDXL else "") for name in components}
+    classes = CLASSES if kind in (SDXL, SDXL_FROM_IMAGE) else {}
+    entries = {name: ("", classes.get(name, "")) for name in components}
     entries["scheduler"] = ("diffusers", scheduler["_class_name"])
     return {
         "model_index.json": {"_class_name": kind, **entries, **index},
@@ -124,6 +126,14 @@ CHECKPOINTS: Mapping[str, Files] = {
         "ip-adapter/plus.json": sdxl.IP_ADAPTER_PLUS,
         "ip-adapter/image_encoder/config.json": sdxl.CLIP_VISION_H,
     },
+    "sdxl-refiner": _files(
+        SDXL_FROM_IMAGE,
+        EULER,
+        sdxl.SDXL_REFINER,
+        tokenizer_2=CLIP_TOKENIZER,
+        requires_aesthetics_score=True,
+        force_zeros_for_empty_prompt=False,
+    ),
     "flux-dev": _files("FluxPipeline", SHIFTED_BY_TOKENS, flux.FLUX_DEV),
     "flux-fill": _files("FluxFillPipeline", SHIFTED_BY_TOKENS, flux.FLUX_FILL),
     "flux-canny": _files("FluxControlPipeline", SHIFTED_BY_TOKENS, flux.FLUX_CONTROL),

@@ -70,6 +70,11 @@ even so."""
 DEFAULT_BASE = "stabilityai/stable-diffusion-xl-base-1.0"
 """Hub id of the configs and tokenizers for a single file that comes alone."""
 
+OTHER_BASES: Mapping[str, str] = {
+    "conditioner.embedders.0.model.": "stabilityai/stable-diffusion-xl-refiner-1.0",
+}
+"""The same for files with a key that begins so."""
+
 
 def loader(class_name: str) -> Callable[..., Pipeline]:
     """The `load` of the family of a model_index.json. Raises: UnsupportedCheckpoint."""
@@ -183,4 +188,8 @@ def base_of(file: Path) -> str:
     for folder in (file.with_suffix(""), file.parent):
         if (folder / "model_index.json").is_file():
             return str(folder)
+    keys = import_module(".checkpoint.single_file", __package__).shapes_of(file)
+    for sign, base in OTHER_BASES.items():
+        if any(key.startswith(sign) for key in keys):
+            return base
     return DEFAULT_BASE

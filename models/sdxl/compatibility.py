@@ -10,8 +10,12 @@ from models.sdxl.config import UNetConfig
 from models.text.clip import ClipConfig
 from models.vae.config import VaeConfig
 
+SCORE = "requires_aesthetics_score"
+"""Entry of a refiner's `model_index.json`."""
 TIME_IDS = 6
 """Original size, crop and target size: two numbers each."""
+SCORED_TIME_IDS = 5
+"""Original size and crop, and the aesthetic score."""
 
 CLASSES: Mapping[str, str] = {
     "text_encoder": "CLIPTextModel",
@@ -21,16 +25,26 @@ CLASSES: Mapping[str, str] = {
 }
 """Network → its class in `model_index.json`. Another one (a distilled autoencoder, a first encoder
 with a projection, whose pooled output diffusers would take) is another network."""
-TOKENIZERS = ("tokenizer", "tokenizer_2")
+TOKENIZERS: Mapping[str, str] = {"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2"}
+OPTIONAL = "text_encoder"
+"""Encoder that a refiner is without, and its tokenizer."""
 
 
 class Parts(NamedTuple):
     """The configs of one checkpoint's networks."""
 
     unet: UNetConfig
-    clip: ClipConfig
+    clip: ClipConfig | None
+    """Config of the first encoder; None: a refiner has the second one alone."""
     clip_2: ClipConfig
     vae: VaeConfig
+    scored: bool = False
+    """Whether it is told an aesthetic score in place of a target size, as refiners are."""
+
+    @property
+    def towers(self) -> tuple[ClipConfig, ...]:
+        """Return the configs of the encoders that there are."""
+        return (self.clip_2,) if self.clip is None else (self.clip, self.clip_2)
 
 
 def check_index(index: Mapping[str, Any]) -> None:
@@ -38,20 +52,20 @@ def check_index(index: Mapping[str, Any]) -> None:
 
     Raises: UnsupportedCheckpoint: `model_index.json` is of a kind with other parts.
     """
-    if index.get("requires_aesthetics_score"):
-        raise UnsupportedCheckpoint(
-            "model_index.json says requires_aesthetics_score: a refiner, which is told an "
-            "aesthetic score instead of a target size; serve a base model instead"
-        )
-    for part in (*CLASSES, *TOKENIZERS):
-        if not _is_there(index.get(part)):
+    absent = set() if has_both_encoders(index) else {OPTIONAL, TOKENIZERS[OPTIONAL]}
+    for part in (*CLASSES, *TOKENIZERS.values()):
+        if part not in absent and not _is_there(index.get(part)):
             raise UnsupportedCheckpoint(
-                f"model_index.json names no {part}: checkpoints without it (as the refiner is "
-                "without its text_encoder) are not served"
+                f"model_index.json names no {part}: checkpoints without it are not served"
             )
     for part, served in CLASSES.items():
-        if (name := index[part][1]) != served:
+        if part not in absent and (name := index[part][1]) != served:
             raise UnsupportedCheckpoint(f"model_index.json: the {part} {name} is not {served}")
+
+
+def has_both_encoders(index: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint names any part of a first encoder."""
+    return any(_is_there(index.get(part)) for part in (OPTIONAL, TOKENIZERS[OPTIONAL]))
 
 
 def _is_there(entry: Any) -> bool:
@@ -63,7 +77,8 @@ def check_fit(parts: Parts) -> None:
 
     Raises: ValueError: two parts have different sizes where they meet; names both.
     """
-    unet, clip, clip_2, vae = parts
+    unet, clip_2, vae = parts.unet, parts.clip_2, parts.vae
+    numbers = SCORED_TIME_IDS if parts.scored else TIME_IDS
     if unet.addition_embed_type != "text_time":
         raise ValueError(
             f"unet addition_embed_type {unet.addition_embed_type!r} is not SDXL's, 'text_time'"
@@ -74,14 +89,14 @@ def check_fit(parts: Parts) -> None:
         (
             "unet cross_attention_dim",
             unet.text_features,
-            "hidden_size of text_encoder and text_encoder_2 together",
-            clip.hidden_size + clip_2.hidden_size,
+            "hidden_size of the text encoders together",
+            sum(tower.hidden_size for tower in parts.towers),
         ),
         (
             "unet projection_class_embeddings_input_dim",
             unet.projection_class_embeddings_input_dim,
-            f"{TIME_IDS} * addition_time_embed_dim + text_encoder_2 projection_dim",
-            TIME_IDS * sizes + clip_2.projection_dim,
+            f"{numbers} * addition_time_embed_dim + text_encoder_2 projection_dim",
+            numbers * sizes + clip_2.projection_dim,
         ),
         ("unet out_channels", unet.out_channels, "vae latent_channels", vae.latent_channels),
         ("vae in_channels", vae.in_channels, "the colours of an image", 3),

@@ -10,8 +10,7 @@ from jaxtyping import Array, Float, Float32, Int
 from numpy.typing import DTypeLike
 
 from models.interface.pipeline import RequestError
-from models.sdxl.request import SdxlRequest
-from models.spec.model_spec import Task
+from models.sdxl.request import SdxlRequest, TimeIds
 from models.text.clip import ClipTextModel
 from models.text.emphasis import emphasized
 
@@ -56,10 +55,10 @@ def encode_text(
 
 
 def time_ids(
-    request: SdxlRequest, task: Task, prompts: int, dtype: DTypeLike
+    numbers: TimeIds, prompts: int, dtype: DTypeLike
 ) -> Float32[np.ndarray, "prompts numbers"]:
-    """The sizes of each prompt in pixels, rounded to the network's precision as in diffusers."""
-    return np.array(request.time_ids(task)[:prompts]).astype(dtype).astype(np.float32)
+    """Return the numbers of each prompt, rounded to the network's precision as in diffusers."""
+    return np.array(numbers[:prompts]).astype(dtype).astype(np.float32)
 
 
 def guidance_embedding(scale: float, features: int) -> Float32[np.ndarray, " features"]:

@@ -22,7 +22,14 @@ from models.loading.preview import MeanLatents, abstract_preview
 from models.loading.sources import AS_IT_IS, Reader, Reading
 from models.parallel.by_size import placed_by_size
 from models.sampling import registry
-from models.sdxl.compatibility import Parts, check_fit, check_index
+from models.sdxl.compatibility import (
+    SCORE,
+    TOKENIZERS,
+    Parts,
+    check_fit,
+    check_index,
+    has_both_encoders,
+)
 from models.sdxl.config import UNetConfig
 from models.sdxl.control_checkpoint import ControlNetFiles, Controls, read_controls
 from models.sdxl.controlnet import ControlNet
@@ -31,7 +38,7 @@ from models.sdxl.latents import LatentSpace
 from models.sdxl.network import UNet
 from models.sdxl.pipeline import SdxlNetworks, SdxlPipeline
 from models.sdxl.prepare import Preparation
-from models.sdxl.source import Source
+from models.sdxl.source import COMPONENTS, Source
 from models.sdxl.spec import SDXL_LEVERS, make_spec
 from models.spec.controls import FIELD as CONTROL
 from models.spec.image_prompts import ImagePrompt
@@ -110,14 +117,15 @@ def load_checkpoint(
     activation_dtype: DTypeLike,
     reading: Reading,
 ) -> dict[str, Any]:
-    """Load the checkpoint's own networks by name. Raises: as `load` does."""
+    """Load the checkpoint's own networks by name; None: it has none. Raises: as `load` does."""
     stored, used = (
         reading.rounded(abstract_modules(parts, each), "unet") for each in (dtype, activation_dtype)
     )
-    return {
+    loaded = {
         name: reading.network(name, (getattr(stored, name), getattr(used, name)), place, renames)
-        for name, (place, renames) in source.places(parts.unet, parts.vae).items()
+        for name, (place, renames) in source.places(parts).items()
     }
+    return {**dict.fromkeys(COMPONENTS), **loaded}
 
 
 def with_controls(spec: ModelSpec, controls: Controls) -> ModelSpec:
@@ -155,12 +163,15 @@ def load_controls(
 
 def read_parts(source: Source) -> Parts:
     """The networks' configs, checked against each other. Raises: as `load` does."""
-    check_index(read_model_index(source.folder))
+    index = read_model_index(source.folder)
+    check_index(index)
+    both = has_both_encoders(index)
     parts = Parts(
         unet=UNetConfig.from_dict(source.config("unet")),
-        clip=ClipConfig.from_dict(source.config("text_encoder")),
+        clip=ClipConfig.from_dict(source.config("text_encoder")) if both else None,
         clip_2=ClipConfig.from_dict(source.config("text_encoder_2")),
         vae=VaeConfig.from_dict(source.config("vae")),
+        scored=bool(index.get(SCORE)),
     )
     check_fit(parts)
     return parts
@@ -170,18 +181,16 @@ def read_preparation(
     source: Source, parts: Parts, spec: ModelSpec, space: LatentSpace, reader: Reader
 ) -> Preparation:
     """Read what the host needs of the checkpoint. Raises: as `load` does."""
-    folder = source.folder
+    names = [*TOKENIZERS.values()][-len(parts.towers) :]
     return Preparation(
         spec=spec,
         unet=parts.unet,
         latent_space=space,
-        towers=(parts.clip, parts.clip_2),
-        tokenizers=(
-            reader.clip_tokenizer(folder / "tokenizer"),
-            reader.clip_tokenizer(folder / "tokenizer_2"),
-        ),
+        towers=parts.towers,
+        tokenizers=tuple(reader.clip_tokenizer(source.folder / name) for name in names),
         scheduler=source.scheduler(),
         force_zeros_for_empty_prompt=forced_zeros(source),
+        scored=parts.scored,
     )
 
 
@@ -195,7 +204,7 @@ def abstract_modules(parts: Parts, dtype: DTypeLike) -> SdxlNetworks:
     shapes = partial(abstract_module, param_dtype=dtype)
     return SdxlNetworks(
         unet=shapes(UNet, parts.unet),
-        clip=placed_by_size(shapes(ClipTextModel, parts.clip)),
+        clip=parts.clip and placed_by_size(shapes(ClipTextModel, parts.clip)),
         clip_2=placed_by_size(shapes(ClipTextModelWithProjection, parts.clip_2)),
         vae=shapes(AutoencoderKL, parts.vae),
         preview=abstract_preview(parts.vae.latent_channels),

@@ -25,6 +25,7 @@ from models.sdxl.conditioning import encode_text
 from models.sdxl.controls import HINTS, hints, residuals
 from models.sdxl.network import Residuals
 from models.sdxl.prepare import Preparation
+from models.sdxl.prompts import IDS, WEIGHTS
 
 
 class SdxlNetworks(NamedTuple):
@@ -44,10 +45,10 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     """Pipeline of SDXL.
 
     A row: latents and denoised [h, w, c]; prompt_embeds [prompts, tokens, text], pooled_embeds
-    [prompts, pooled] and time_ids [prompts, 6]. Inpainting adds mask [h, w, 1] and, by the UNet's
-    kind, clean and noise or masked [h, w, c]; networks with distilled guidance have timestep_cond
-    [features]; image prompts are image_prompts, a tree of [prompts, layers, tokens, width]; models
-    with ControlNets have hints [slots, h, w, first].
+    [prompts, pooled] and time_ids [prompts, numbers]. Inpainting adds mask [h, w, 1] and, by the
+    UNet's kind, clean and noise or masked [h, w, c]; networks with distilled guidance have
+    timestep_cond [features]; image prompts are image_prompts, a tree of [prompts, layers, tokens,
+    width]; models with ControlNets have hints [slots, h, w, first].
     """
 
     TEXTS = ("prompt_embeds", "pooled_embeds", "time_ids")
@@ -171,13 +172,15 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     def _encode_texts(
         self, weights: SdxlNetworks, inputs: Mapping[str, jax.Array]
     ) -> dict[str, jax.Array]:
-        """Return both encoders' hidden states side by side, and the second one's pooled output."""
-        clip, clip_2 = (self.network(weights, name) for name in ("clip", "clip_2"))
-        layers = inputs["layers"]
-        first, _ = encode_text(clip, inputs["ids"], layers, inputs.get("token_weights"))
-        second, pooled = encode_text(clip_2, inputs["ids_2"], layers, inputs.get("token_weights_2"))
-        embeds = jnp.concatenate([first, second], axis=-1)
-        heard = inputs["heard"]
+        """Return the encoders' hidden states side by side, and the last one's pooled output."""
+        networks = [self.network(weights, name) for name in self.ENCODERS]
+        encoders = [network for network in networks if network is not None]
+        encoded = [
+            encode_text(encoder, inputs[ids], inputs["layers"], inputs.get(token_weights))
+            for encoder, ids, token_weights in zip(encoders, IDS, WEIGHTS, strict=False)
+        ]
+        embeds = jnp.concatenate([hidden for hidden, _ in encoded], axis=-1)
+        heard, pooled = inputs["heard"], encoded[-1][1]
         return {
             "prompt_embeds": jnp.where(heard[:, None, None], embeds, 0),
             "pooled_embeds": jnp.where(heard[:, None], pooled, 0),

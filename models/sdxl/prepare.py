@@ -44,12 +44,14 @@ class Preparation:
     spec: ModelSpec
     unet: UNetConfig
     latent_space: LatentSpace
-    towers: tuple[ClipConfig, ClipConfig]
-    tokenizers: tuple[Tokenizer, Tokenizer]
+    towers: tuple[ClipConfig, ...]
+    tokenizers: tuple[Tokenizer, ...]
     scheduler: Mapping[str, Any]
     """`scheduler_config.json`."""
     force_zeros_for_empty_prompt: bool
     """Whether the UNet gets zeros without a negative prompt, not the encoding of an empty text."""
+    scored: bool = False
+    """Whether the UNet is told an aesthetic score in place of a target size."""
     controls: ControlPlaces = NO_CONTROLS
     image_prompts: Mapping[str, ClipPreprocessor] = field(default_factory=dict)
     """Preprocessing of images by the IP-Adapter that reads them."""
@@ -92,7 +94,7 @@ class Preparation:
         )
 
     def _texts(self, request: SdxlRequest, prompts: int) -> ReadTexts:
-        texts = request.texts(prompts)
+        texts = request.texts(prompts)[: len(self.tokenizers)]
         return read_texts(request.prompt_syntax, texts, self.tokenizers, self._tokens)
 
     def _idle_options(self, request: SdxlRequest, task: Task) -> tuple[RequestWarning, ...]:
@@ -107,7 +109,8 @@ class Preparation:
     def _check_task(self, task: Task) -> None:
         if task not in self.spec.tasks:
             served = ", ".join(self.spec.tasks)
-            raise RequestError("mask_image", f"this model does {served}, not {task}")
+            missing = "image" if "image-to-image" in self.spec.tasks else "mask_image"
+            raise RequestError(missing, f"this model does {served}, not {task}")
 
     def _scheduler(self, request: SdxlRequest) -> Scheduler:
         """The checkpoint's own or the request's. Raises: RequestError."""
@@ -140,10 +143,11 @@ class Preparation:
         """Return which hidden state of each prompt counts; sizes; guidance as an input."""
         silent = self.force_zeros_for_empty_prompt and request.negative_prompt is None
         layers = min(tower.num_hidden_layers for tower in self.towers)
+        numbers = request.scored_time_ids if self.scored else request.time_ids(task)
         inputs = {
             "layers": layers_from_the_end(request, prompts=prompts, layers=layers),
             "heard": np.array([True, not silent][:prompts]),
-            "time_ids": time_ids(request, task, prompts, self.latent_space.dtype),
+            "time_ids": time_ids(numbers, prompts, self.latent_space.dtype),
         }
         if self.unet.time_cond_proj_dim is not None:
             features = self.unet.time_cond_proj_dim

@@ -14,19 +14,19 @@ from models.text.weighted import Chunks, cut_warning, in_chunks, read_weighted
 ENCODERS = ("CLIP-L", "CLIP-G")
 """Names of the two encoders for people."""
 IDS, WEIGHTS = ("ids", "ids_2"), ("token_weights", "token_weights_2")
-"""Names of inputs, by encoder."""
+"""Names of inputs, by encoder: the first that there is, the second."""
 MAX_CHUNKS = 4
 """Chunks of a prompt that are read, of 75 tokens each."""
 
-Tokenizers = tuple[Tokenizer, Tokenizer]
-Texts = tuple[Mapping[str, str], Mapping[str, str]]
+Tokenizers = tuple[Tokenizer, ...]
+Texts = tuple[Mapping[str, str], ...]
 """Text of each encoder by request field: the prompt's, then the negative prompt's."""
 
 
 def read_texts(
     syntax: PromptSyntax, texts: Texts, tokenizers: Tokenizers, tokens: int
 ) -> ReadTexts:
-    """Tokenize all prompts.
+    """Tokenize all prompts, for each encoder.
 
     `ids` and `ids_2` are [prompts, tokens], or [prompts, chunks, tokens] of more than one chunk. Of
     the same shape are, where there are weights, `token_weights` and `token_weights_2`.
@@ -40,14 +40,19 @@ def read_texts(
 
 
 def _plain(texts: Texts, tokenizers: Tokenizers, tokens: int) -> ReadTexts:
-    encoders = tuple(zip(ENCODERS, texts, tokenizers, strict=True))
+    encoders = tuple(zip(_names(tokenizers), texts, tokenizers, strict=True))
     ids = (tokenizer.encode([*own.values()], tokens) for _, own, tokenizer in encoders)
     cut = (
         warning
         for name, own, tokenizer in encoders
         for warning in cut_prompts(name, tokenizer, own, tokens)
     )
-    return ReadTexts(dict(zip(IDS, ids, strict=True)), tuple(cut))
+    return ReadTexts(dict(zip(IDS, ids, strict=False)), tuple(cut))
+
+
+def _names(tokenizers: Tokenizers) -> tuple[str, ...]:
+    """Return the encoders' names: one alone is the second."""
+    return ENCODERS[-len(tokenizers) :]
 
 
 def _weighted(texts: Texts, tokenizers: Tokenizers, tokens: int) -> ReadTexts:
@@ -61,7 +66,7 @@ def _weighted(texts: Texts, tokenizers: Tokenizers, tokens: int) -> ReadTexts:
     limit = f"{MAX_CHUNKS} chunks of {tokens - 2} tokens"
     cut = (
         warning
-        for name, own in zip(ENCODERS, read, strict=True)
+        for name, own in zip(_names(tokenizers), read, strict=True)
         for field, chunks in own.items()
         for warning in cut_warning(name, field, limit, chunks.unread)
     )
@@ -82,10 +87,10 @@ def _inputs(read: Sequence[Sequence[Chunks]], tokenizers: Tokenizers) -> dict[st
         ]
         for own, tokenizer in zip(read, tokenizers, strict=True)
     ]
-    inputs = {name: _stacked(one.ids for one in own) for name, own in zip(IDS, both, strict=True)}
+    inputs = {name: _stacked(one.ids for one in own) for name, own in zip(IDS, both, strict=False)}
     if any(one.is_weighted for own in both for one in own):
         weights = (_stacked(one.weights for one in own) for own in both)
-        inputs |= dict(zip(WEIGHTS, weights, strict=True))
+        inputs |= dict(zip(WEIGHTS, weights, strict=False))
     return inputs
 
 

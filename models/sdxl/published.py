@@ -73,6 +73,19 @@ UNET: Mapping[str, Any] = {
     "addition_time_embed_dim": 256,
     "projection_class_embeddings_input_dim": 2816,
 }
+REFINER_UNET: Mapping[str, Any] = {
+    **UNET,
+    "down_block_types": [
+        *("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D")
+    ],
+    "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"],
+    "block_out_channels": [384, 768, 1536, 1536],
+    "transformer_layers_per_block": 4,
+    "attention_head_dim": [6, 12, 24, 24],
+    "cross_attention_dim": 1280,
+    "projection_class_embeddings_input_dim": 2560,
+}
+"""The refiner's. Source: stabilityai/stable-diffusion-xl-refiner-1.0, unet/config.json."""
 
 Checkpoint = Mapping[str, Mapping[str, Any]]
 
@@ -83,6 +96,7 @@ SDXL_BASE: Checkpoint = {
     "vae": VAE,
 }
 SDXL_INPAINTING: Checkpoint = {**SDXL_BASE, "unet": {**UNET, "in_channels": 9}}
+SDXL_REFINER: Checkpoint = {"unet": REFINER_UNET, "text_encoder_2": CLIP_BIG_G, "vae": VAE}
 
 CONTROLNET: Mapping[str, Any] = {
     "conditioning_channels": 3,

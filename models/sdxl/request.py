@@ -17,6 +17,7 @@ from models.spec.field_types import (
     Offset,
     Pixels,
     Scale,
+    Score,
     Seed,
     Strength,
 )
@@ -25,6 +26,8 @@ from models.spec.prompt_syntax import PromptSyntax
 
 Size = tuple[Offset, Offset]
 """Height and width in pixels, in diffusers' order; of crops: top and left."""
+TimeIds = tuple[tuple[int | float, ...], tuple[int | float, ...]]
+"""Numbers that the UNet is told beside the time: of the prompt, of the negative one."""
 
 
 @dataclass(frozen=True, config=REQUEST)
@@ -56,6 +59,9 @@ class SdxlRequest:
     negative_original_size: Size | None = None
     negative_crops_coords_top_left: Size = (0, 0)
     negative_target_size: Size | None = None
+    aesthetic_score: Score = 6.0
+    """What a refiner is told in place of the target size, as the next one."""
+    negative_aesthetic_score: Score = 2.5
 
     def __post_init__(self) -> None:
         """Raises: RequestError: both lists are given, of which each says what the steps are."""
@@ -77,7 +83,7 @@ class SdxlRequest:
         own = getattr(self, f"{field}_2")
         return (f"{field}_2", own) if own else (field, getattr(self, field) or "")
 
-    def time_ids(self, task: Task) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def time_ids(self, task: Task) -> TimeIds:
         """Original size, crop and target size; then those of the negative prompt.
 
         As in diffusers, whose pipelines differ: from text the negative ones count only where both
@@ -99,6 +105,20 @@ class SdxlRequest:
             return positive, positive
         crop = self.negative_crops_coords_top_left
         return positive, (*negative_sizes[0], *crop, *negative_sizes[1])
+
+    @property
+    def scored_time_ids(self) -> TimeIds:
+        """Original size, crop and aesthetic score; then those of the negative prompt.
+
+        As in diffusers' two pipelines with an image, whose negative crop counts here.
+        """
+        original = self.original_size or (self.height, self.width)
+        negative = self.negative_original_size or original
+        crop, negative_crop = self.crops_coords_top_left, self.negative_crops_coords_top_left
+        return (
+            (*original, *crop, self.aesthetic_score),
+            (*negative, *negative_crop, self.negative_aesthetic_score),
+        )
 
 
 FIELDS = served_fields(SdxlRequest, "image", "mask_image")

@@ -6,20 +6,19 @@ in diffusers' layout (its own weights are not read).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from models.checkpoint.folder import UnsupportedCheckpoint
 from models.checkpoint.safetensors import ComponentFiles
 from models.checkpoint.single_file import NetworkFile, shapes_of
-from models.sdxl.config import UNetConfig
+from models.sdxl.compatibility import Parts
 from models.sdxl.single_file_keys import (
     OPEN_CLIP_RENAMES,
     unet_renames,
 )
 from models.text.clip import UNPROJECTED_RENAMES
-from models.vae.config import VaeConfig
 from models.vae.original_keys import vae_renames
 
 PREFIXES: Mapping[str, str] = {
@@ -29,6 +28,12 @@ PREFIXES: Mapping[str, str] = {
     "text_encoder_2": "conditioner.embedders.1.model.",
 }
 """Component, as its folder in diffusers' layout is called → what its keys begin with."""
+REFINER_PREFIXES: Mapping[str, str] = {
+    "unet": "model.diffusion_model.",
+    "vae": "first_stage_model.",
+    "text_encoder_2": "conditioner.embedders.0.model.",
+}
+"""The same of a refiner, whose only encoder is diffusers' second one."""
 
 CONV_IN = "model.diffusion_model.input_blocks.0.0.weight"
 LABELS = "model.diffusion_model.label_emb.0.0.weight"
@@ -48,7 +53,6 @@ OTHERS: tuple[tuple[str, str, str], ...] = (
     ("joint_blocks.", "Stable Diffusion 3", "that family is not served"),
     ("head.modulation", "a Wan transformer", FOLDER_INSTEAD),
     ("cond_stage_model.", "Stable Diffusion 1 or 2", "that family is not served"),
-    ("conditioner.embedders.0.model.", "the SDXL refiner", "give SDXL's base model"),
     ("edm_mean", "Playground 2.5, whose latents are scaled by channel", "that is not served"),
     ("edm_vpred.", "CosXL, trained on EDM's continuous noise levels", "that is not served"),
     ("control_model.", "a ControlNet", "it is no checkpoint of its own"),
@@ -60,28 +64,41 @@ OTHERWISE_TRAINED = ("edm_mean", "edm_vpred.sigma_max")
 """Marks, beside SDXL's networks, of a training that none of the schedulers here fits."""
 
 
-def components(file: Path, unet: UNetConfig, vae: VaeConfig) -> Mapping[str, NetworkFile]:
-    """Return where each network's weights are in the file; keys as in `PREFIXES`.
+def components(file: Path, parts: Parts) -> Mapping[str, NetworkFile]:
+    """Return where each network's weights are in the file; keys as in its kind's prefixes.
 
     Args:
-        unet, vae: the configs that the networks are built from; see `unet_config`.
+        parts: the configs that the networks are built from; see `unet_config`.
 
     Raises:
+        UnsupportedCheckpoint: the configs are of a refiner, and the file is none, or the reverse.
         CheckpointError: as `check`.
     """
     check(file)
+    prefixes = prefixes_of(shapes_of(file))
+    if (prefixes is REFINER_PREFIXES) != (parts.clip is None):
+        kinds = ("a refiner", "a model with two text encoders")
+        theirs, ours = kinds if parts.clip is not None else kinds[::-1]
+        raise UnsupportedCheckpoint(
+            f"{file}: it is {theirs}, and the configs are of {ours}; give the folder or hub id of "
+            f"{theirs} as base (models.*.base)"
+        )
     tables = {
-        "unet": unet_renames(unet),
-        "vae": vae_renames(vae),
+        "unet": unet_renames(parts.unet),
+        "vae": vae_renames(parts.vae),
         "text_encoder": UNPROJECTED_RENAMES,
         "text_encoder_2": OPEN_CLIP_RENAMES,
     }
     return {
-        name: NetworkFile(
-            ComponentFiles(f"{name} in {file.name}", (file,), PREFIXES[name]), renames
-        )
-        for name, renames in tables.items()
+        name: NetworkFile(ComponentFiles(f"{name} in {file.name}", (file,), prefix), tables[name])
+        for name, prefix in prefixes.items()
     }
+
+
+def prefixes_of(keys: Iterable[str]) -> Mapping[str, str]:
+    """Return the prefixes of a file's components: the refiner's, or those of a base model."""
+    sign = REFINER_PREFIXES["text_encoder_2"]
+    return REFINER_PREFIXES if any(key.startswith(sign) for key in keys) else PREFIXES
 
 
 def unet_config(file: Path, base: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,6 +153,6 @@ def check(file: Path) -> None:
 
 def _absent(keys: Any) -> Iterator[str]:
     """The components of which the file has nothing."""
-    for name, prefix in PREFIXES.items():
+    for name, prefix in prefixes_of(keys).items():
         if not any(key.startswith(prefix) for key in keys):
             yield f"{name} ({prefix}*)"

@@ -10,11 +10,10 @@ from models.checkpoint.folder import fingerprint, read_config, read_scheduler
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.safetensors import ComponentFiles
 from models.sdxl import single_file
-from models.sdxl.config import UNetConfig
+from models.sdxl.compatibility import Parts
 from models.sdxl.key_mapping import RENAMES
 from models.text.clip import RENAMES as CLIP_RENAMES
 from models.text.clip import UNPROJECTED_RENAMES
-from models.vae.config import VaeConfig
 from models.vae.key_mapping import RENAMES as VAE_RENAMES
 
 COMPONENTS: Mapping[str, tuple[str, Renames]] = {
@@ -51,15 +50,20 @@ class Source(NamedTuple):
         config = read_scheduler(self.folder)
         return config if self.file is None else single_file.scheduler_config(self.file, config)
 
-    def places(self, unet: UNetConfig, vae: VaeConfig) -> Places:
+    def places(self, parts: Parts) -> Places:
         """Return where each network's arrays are.
 
         Raises: CheckpointError: the file is not what it should be.
         """
+        there = {
+            name: component
+            for name, component in COMPONENTS.items()
+            if name != "clip" or parts.clip is not None
+        }
         if self.file is None:
-            return {name: (self.folder / home, names) for name, (home, names) in COMPONENTS.items()}
-        found = single_file.components(self.file, unet, vae)
-        return {name: found[home] for name, (home, _) in COMPONENTS.items()}
+            return {name: (self.folder / home, names) for name, (home, names) in there.items()}
+        found = single_file.components(self.file, parts)
+        return {name: found[home] for name, (home, _) in there.items()}
 
     def fingerprint(self, *beside: Path) -> str:
         """Fingerprint of a file together with just the configs and vocabularies it is used with.

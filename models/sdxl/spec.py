@@ -14,7 +14,6 @@ from models.spec.image_prompts import ImagePrompt
 from models.spec.model_spec import Limits, ModelSpec, Need, Task
 from models.spec.option import Option
 from models.spec.quality_presets import LEVERS, Lever
-from models.vae.config import VaeConfig
 
 DEFAULT_LATENTS = 128
 """The side of an image in latents where the UNet's config names none."""
@@ -33,12 +32,17 @@ MAX_IMAGE_PROMPTS = 4
 """Image prompts of one request: each number of them is a program of its own."""
 
 OWN_DEFAULTS: Mapping[str, Any] = {"num_inference_steps": 50, "guidance_scale": 5.0}
+OWN_SCORES: Mapping[str, Any] = {"aesthetic_score": 6.0, "negative_aesthetic_score": 2.5}
 TASK_DEFAULTS: Mapping[Task, Mapping[str, Any]] = {
     "image-to-image": {"strength": 0.3},
     "inpainting": {"strength": 0.9999, "guidance_scale": 7.5},
 }
 """Defaults of diffusers' pipelines."""
 
+SCORES = frozenset(OWN_SCORES)
+TARGETS = frozenset({"target_size", "negative_target_size"})
+SECOND_TEXTS = frozenset({"prompt_2", "negative_prompt_2"})
+"""Texts for the second of two encoders."""
 NEGATIVE = frozenset(name for name in FIELDS if name.startswith("negative_"))
 SIZES = frozenset(name for name in FIELDS if name.endswith(("_size", "crops_coords_top_left")))
 
@@ -63,13 +67,14 @@ def make_spec(
     Raises: ValueError: a chosen default is of no field that SDXL has.
     """
     unet, vae = parts.unet, parts.vae
-    fields = fields_of(unet) | ({IMAGE_PROMPTS} if image_prompts else set())
+    fields = fields_of(parts) | ({IMAGE_PROMPTS} if image_prompts else set())
     unknown = sorted(chosen.keys() - fields)
     if unknown:
         raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
     height, width = (side * vae.downsampling for side in _latents(unet))
-    tasks = tasks_of(unet, vae)
+    tasks = tasks_of(parts)
     own = {**OWN_DEFAULTS, "width": width, "height": height}
+    own |= OWN_SCORES if parts.scored else {}
     return ModelSpec(
         name=name,
         family="sdxl",
@@ -83,7 +88,7 @@ def make_spec(
         sized_by_image=("image-to-image",),
         needs={
             name: needs
-            for name, needs in needs_of(silent=force_zeros_for_empty_prompt).items()
+            for name, needs in needs_of(parts, silent=force_zeros_for_empty_prompt).items()
             if name in fields
         },
         limits=limits_of(parts, width, height, MAX_IMAGE_PROMPTS if image_prompts else 0),
@@ -99,7 +104,7 @@ def make_spec(
 
 def limits_of(parts: Parts, width: int, height: int, max_image_prompts: int) -> Limits:
     """Return the limits of a checkpoint whose images have that size by default."""
-    down, towers = parts.vae.downsampling, (parts.clip, parts.clip_2)
+    down, towers = parts.vae.downsampling, parts.towers
     return Limits(
         size_multiple_px=down,
         min_side_px=down * parts.unet.downsampling,
@@ -113,17 +118,20 @@ def limits_of(parts: Parts, width: int, height: int, max_image_prompts: int) -> 
     )
 
 
-def fields_of(unet: UNetConfig) -> frozenset[str]:
+def fields_of(parts: Parts) -> frozenset[str]:
     """Return the request fields of a checkpoint.
 
     Nothing negative where guidance is distilled into the UNet, which runs without a second prompt;
-    no sizes where it has no input for them.
+    no sizes where it has no input for them; a target size or an aesthetic score.
     """
+    unet = parts.unet
     unguided = NEGATIVE | {"guidance_rescale"} if unet.time_cond_proj_dim is not None else set()
-    return FIELDS - unguided - (SIZES if unet.addition_embed_type is None else set())
+    unread = SECOND_TEXTS if parts.clip is None else set()
+    untold = SIZES if unet.addition_embed_type is None else set()
+    return FIELDS - unguided - unread - untold - (TARGETS if parts.scored else SCORES)
 
 
-def needs_of(*, silent: bool) -> dict[str, tuple[Need, ...]]:
+def needs_of(parts: Parts, *, silent: bool) -> dict[str, tuple[Need, ...]]:
     """Return needs as in diffusers, whose pipelines differ in the negative sizes.
 
     Args:
@@ -134,30 +142,33 @@ def needs_of(*, silent: bool) -> dict[str, tuple[Need, ...]]:
     original, target = (
         Need(field=f"negative_{name}_size", tasks=from_text) for name in ("original", "target")
     )
-    return {
+    crop = (guided, Need(field="task", among=from_text), original, target)
+    needs: dict[str, tuple[Need, ...]] = {
         "negative_prompt": (guided,),
         "negative_prompt_2": (guided, Need(field="negative_prompt"))[: 1 + silent],
         "guidance_rescale": (guided,),
         "negative_original_size": (guided, target),
         "negative_target_size": (guided, original),
-        "negative_crops_coords_top_left": (
-            guided,
-            Need(field="task", among=from_text),
-            original,
-            target,
-        ),
+        "negative_crops_coords_top_left": crop,
+        "negative_aesthetic_score": (guided,),
         "eta": (Need(field="scheduler", among=("ddim", "DDIMScheduler")),),
     }
+    alone = ("negative_original_size", "negative_crops_coords_top_left") if parts.scored else ()
+    return {**needs, **{name: (guided,) for name in alone}}
 
 
-def tasks_of(unet: UNetConfig, vae: VaeConfig) -> tuple[Task, ...]:
-    """A UNet with room for a mask and a masked image beside the latents knows nothing else.
+def tasks_of(parts: Parts) -> tuple[Task, ...]:
+    """Return the tasks of a checkpoint: those of diffusers' pipelines that take it.
+
+    A UNet with room for a mask and a masked image beside the latents knows nothing else. A refiner
+    draws from images alone.
 
     Raises: ValueError: a UNet that takes neither latents alone nor all of those.
     """
-    latent = vae.latent_channels
+    unet, latent = parts.unet, parts.vae.latent_channels
     if unet.in_channels == latent:
-        return ("text-to-image", "image-to-image", "inpainting")
+        from_image: tuple[Task, ...] = ("image-to-image", "inpainting")
+        return from_image if parts.scored else ("text-to-image", *from_image)
     if unet.in_channels == 2 * latent + 1:
         return ("inpainting",)
     raise ValueError(

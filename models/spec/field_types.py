@@ -15,6 +15,8 @@ Offset = Annotated[int, Field(ge=0, le=2**20)]
 Count = Annotated[int, Field(ge=1, le=2**20)]
 Scale = Annotated[float, Field(ge=0, le=1000)]
 """Guidance scale."""
+Score = Annotated[float, Field(ge=0, le=100)]
+"""Aesthetic score; those of the training data are 1 to 10."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Strength = Annotated[float, Field(gt=0, le=1)]
 """Share of the steps that an input image goes through."""

@@ -29,6 +29,7 @@ from models.spec.field_types import (
     Offset,
     Pixels,
     Scale,
+    Score,
     Seed,
     Strength,
 )
@@ -382,6 +383,10 @@ class GenerateRequest(Body):
     """`target_size` for the negative prompt."""
     negative_crops_coords_top_left: Size | None = None
     """`crops_coords_top_left` for the negative prompt."""
+    aesthetic_score: Score | None = None
+    """Aesthetic score that SDXL's refiner takes for the image's. Default: 6."""
+    negative_aesthetic_score: Score | None = None
+    """`aesthetic_score` for the negative prompt. Default: 2.5."""
     timesteps: Falling | None = None
     """Timesteps of the model, falling, one per step. They replace those of the schedule."""
     sigmas: Falling | None = None

@@ -152,6 +152,21 @@ def _least_sdxl(folder: Path) -> Path:
     return make_sdxl(folder, unet={"attention_head_dim": (2, 4), **UNET})
 
 
+REFINER = {"block_out_channels": (16, 32, 32), "transformer_layers_per_block": 1}
+
+
+def _refiner(folder: Path) -> Path:
+    from tests.parity.tiny_sdxl import make_refiner
+
+    return make_refiner(folder, unet={"attention_head_dim": 8, **REFINER}, clip_2=CLIP)
+
+
+def _least_refiner(folder: Path) -> Path:
+    from tests.parity.tiny_sdxl import make_refiner
+
+    return make_refiner(folder, unet={"attention_head_dim": 4, **REFINER})
+
+
 def _wan(folder: Path) -> Path:
     from tests.parity.tiny_wan import make_wan
 
@@ -443,6 +458,14 @@ def _drawn_with_ip_adapter(
     return drawn_by_diffusers(folder, given, before=prepared)
 
 
+def _drawn_from_image(folder: Path, request: Fields, image: bytes) -> np.ndarray:
+    """Draw a request by diffusers' SDXL from an image, which that pipeline takes at its size."""
+    given = dict(request)
+    size = given.pop("width"), given.pop("height")
+    resized = Image.open(io.BytesIO(image)).resize(size, Image.Resampling.LANCZOS)
+    return drawn_by_diffusers(folder, given, image=resized)
+
+
 BY_PLUS: Fields = {"image_prompts": [{"scale": 0.6}, {"name": "plus", "scale": 0.6}]}
 
 PLAIN_CONTROLS = ("edges", "depth")
@@ -579,6 +602,16 @@ VARIANTS: Mapping[str, Family] = {
         published=("wan2.1-vace-1.3b", "wan2.1-vace-14b"),
         images=CONTROL,
         beside_images=SCALED,
+    ),
+    "sdxl-refiner": replace(
+        SUITE["sdxl"],
+        make=_refiner,
+        least=_least_refiner,
+        request={**SUITE["sdxl"].request, "strength": 0.9, "aesthetic_score": 7.5},
+        least_request={**SUITE["sdxl"].least_request, "strength": 1.0},
+        reference=partial(_drawn_from_image, image=_image(9)),
+        published=("sdxl-refiner",),
+        images={"image": _image(9)},
     ),
     "flux-redux": Family(
         make=_with_redux(_flux),

@@ -57,10 +57,13 @@ Models = Callable[[str], Model]
 """Models by dtype."""
 
 
-@pytest.fixture(scope="module", params=[*SUITE, "flux-control", "sdxl-controlnet", "wan-vace"])
+DRAWN = (*SUITE, "flux-control", "sdxl-controlnet", "sdxl-refiner", "wan-vace")
+
+
+@pytest.fixture(scope="module", params=DRAWN)
 def family(request: pytest.FixtureRequest) -> str:
-    """Every family, a checkpoint whose layers of other shapes adapters change too, and one with
-    networks beside it that they leave as they are."""
+    """Every family, a checkpoint whose layers of other shapes adapters change too, some with
+    networks beside it that they leave as they are, and one with a single text encoder."""
     return str(request.param)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import diffusers
 import numpy as np
 from PIL import Image
 
-from tests.parity.tiny_sdxl import SCHEDULER, make_sdxl
+from tests.parity.tiny_sdxl import SCHEDULER, make_refiner, make_sdxl
 
 # torch and NumPy do not agree on this yet; it is the reference that meets it.
 
@@ -41,12 +41,13 @@ MASK = noise_picture(83, 55, 6)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What `make_sdxl` is given."""
+    """What its maker is given."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    maker: Callable[..., Path] = make_sdxl
 
     def make(self, folder: Path) -> Path:
-        return make_sdxl(folder, **self.arguments)
+        return self.maker(folder, **self.arguments)
 
 
 CHECKPOINTS = {
@@ -83,6 +84,36 @@ CHECKPOINTS = {
     "inpainting": Checkpoint({"unet": {"in_channels": 9}}),
     "lcm": Checkpoint(
         {"unet": {"time_cond_proj_dim": 11}, "scheduler": diffusers.LCMScheduler(**SCHEDULER)}
+    ),
+    "refiner": Checkpoint(maker=make_refiner),
+    "odd refiner": Checkpoint(
+        {
+            "unet": {
+                "block_out_channels": (9, 15),
+                "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+                "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+                "layers_per_block": (2, 1),
+                "transformer_layers_per_block": (1, 3),
+                "attention_head_dim": (1, 4),
+                "use_linear_projection": False,
+                "norm_num_groups": 3,
+                "norm_eps": 1e-3,
+                "addition_time_embed_dim": 7,
+            },
+            "vae": {
+                "block_out_channels": (6, 9),
+                "norm_num_groups": 3,
+                "force_upcast": False,
+                "latents_mean": [0.3, -0.2, 0.1, 0.5],
+                "latents_std": [1.4, 0.7, 1.1, 0.8],
+            },
+            "clip_2": {"num_hidden_layers": 2, "projection_dim": 25, "eos_token_id": 2},
+            "scheduler": diffusers.DDIMScheduler(
+                **SCHEDULER, clip_sample=False, set_alpha_to_one=False
+            ),
+            "pipeline": {"force_zeros_for_empty_prompt": True},
+        },
+        make_refiner,
     ),
 }
 
@@ -196,8 +227,36 @@ MASKS: dict[str, Case] = {
         scheduled(ANCESTRAL, "euler_ancestral", {"strength": 0.7}), checkpoint="inpainting"
     ),
 }
+SCORED = {
+    "original_size": [33, 1170],
+    "crops_coords_top_left": [5, 917],
+    "negative_original_size": [64, 20],
+    "negative_crops_coords_top_left": [9, 2],
+    "aesthetic_score": 7.25,
+    "negative_aesthetic_score": 1.5,
+}
+REFINED: dict[str, Case] = {
+    "a refiner": Case("refiner", {"strength": 0.3, "num_inference_steps": 9}),
+    "a refiner, scores and sizes": Case(
+        "refiner", {**SCORED, "strength": 0.7, "negative_prompt": "a blue square", "clip_skip": 1}
+    ),
+    "a refiner without guidance": Case("refiner", {"strength": 0.6, "guidance_scale": 1.0}),
+    "an odd refiner": Case("odd refiner", {"strength": 0.8, "width": 24, "height": 56}),
+    "an odd refiner, scores and sizes": Case("odd refiner", {**SCORED, "strength": 0.7}),
+    "a refiner, multistep": replace(
+        scheduled(DPM, "dpmpp_2m", {"strength": 0.7}), checkpoint="refiner"
+    ),
+}
+REFINED_MASKS: dict[str, Case] = {
+    "a refiner with a mask": Case("refiner", {**SCORED, "strength": 0.9999}),
+    "a refiner with a mask, full strength": Case("refiner", {"strength": 1.0}),
+    "an odd refiner with a mask": Case("odd refiner", {"strength": 0.7, "negative_prompt": ""}),
+}
 IMAGES = {name: replace(case, image=PICTURE) for name, case in IMAGES.items()}
 MASKS = {name: replace(case, image=PICTURE, mask=MASK) for name, case in MASKS.items()}
+REFINED = {name: replace(case, image=PICTURE) for name, case in REFINED.items()} | {
+    name: replace(case, image=PICTURE, mask=MASK) for name, case in REFINED_MASKS.items()
+}
 BASE = {
     "prompt": PROMPT,
     "width": 48,

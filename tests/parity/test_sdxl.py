@@ -28,6 +28,7 @@ from models.interface import solver_step
 from models.interface.pipeline import Prepared, PyTree, RequestError, denoise
 from models.interface.step_program import StepProgram
 from models.sampling.guidance import of_first_prompt
+from models.sdxl.compatibility import SCORE
 from models.sdxl.conditioning import guidance_embedding
 from models.sdxl.pipeline import SdxlNetworks, SdxlPipeline
 from tests import coarse
@@ -40,6 +41,7 @@ from tests.parity.sdxl_cases import (
     MASK,
     MASKS,
     PICTURE,
+    REFINED,
     SCHEDULERS,
     SEED,
     WORDS,
@@ -127,7 +129,7 @@ class Pair:
 
     def __init__(self, folder: Path, made: Checkpoint) -> None:
         self.folder = made.make(folder)
-        self.reference = diffusers.StableDiffusionXLPipeline.from_pretrained(self.folder)
+        self.reference = diffusers.DiffusionPipeline.from_pretrained(self.folder)
         with coarse.compiled():
             loaded = registry.load("tiny", str(self.folder), "float32", {})
         assert isinstance(loaded, SdxlPipeline)
@@ -160,8 +162,12 @@ class Pair:
             (True, False): diffusers.StableDiffusionXLImg2ImgPipeline,
             (True, True): diffusers.StableDiffusionXLInpaintPipeline,
         }[case.image is not None, case.mask is not None]
-        forced = self.reference.config.force_zeros_for_empty_prompt
-        pipeline = kind(**self.reference.components, force_zeros_for_empty_prompt=forced)
+        config = self.reference.config
+        pipeline = kind(
+            **self.reference.components,
+            force_zeros_for_empty_prompt=config.force_zeros_for_empty_prompt,
+            **({SCORE: True} if config.get(SCORE) else {}),
+        )
         if case.scheduler:
             options = dict(case.fields["scheduler"])
             del options["name"]
@@ -255,6 +261,26 @@ def test_inpainting(pairs: Pairs, case: Case, record_property: Any) -> None:
     assert_same(pairs, case, record_property)
 
 
+@pytest.mark.parametrize("case", REFINED.values(), ids=REFINED)
+def test_refiners(pairs: Pairs, case: Case, record_property: Any) -> None:
+    assert_same(pairs, case, record_property)
+
+
+@pytest.mark.parametrize("name", ["aesthetic_score", "negative_aesthetic_score"])
+def test_another_score_fails_by_far(pairs: Pairs, name: str) -> None:
+    pair, right = pairs["refiner"], REFINED["a refiner, scores and sizes"]
+    default = replace(right, fields={n: v for n, v in right.fields.items() if n != name})
+    assert_far(pair.ours(pair.prepare(default)), pair.theirs(right))
+
+
+def test_a_negative_prompts_crop_that_is_the_prompts_fails_by_far(pairs: Pairs) -> None:
+    """It counts for a refiner, as it does not for a base model with an image."""
+    name, own = "negative_crops_coords_top_left", "crops_coords_top_left"
+    pair, right = pairs["refiner"], REFINED["a refiner, scores and sizes"]
+    wrong = replace(right, fields={**right.fields, name: right.fields[own]})
+    assert_far(pair.ours(pair.prepare(wrong)), pair.theirs(right))
+
+
 def test_the_plain_loop_over_whole_steps(pairs: Pairs) -> None:
     """As the engine runs them: history and noise come in with the inputs of `encode`."""
     case = Case("lcm", {"num_inference_steps": 3, "guidance_scale": 3.0, "width": 16, "height": 16})
@@ -328,6 +354,7 @@ def test_pictures_with_alpha_or_a_palette_are_taken_as_their_colours(
     ("case", "named"),
     [
         (Case("inpainting"), "mask_image"),
+        (Case("refiner"), "image"),
         (Case("inpainting", image=PICTURE), "mask_image"),
         (Case(mask=MASK), "image"),
         (Case(fields={"strength": 0.1}, image=PICTURE), "strength"),

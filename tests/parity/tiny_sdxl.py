@@ -14,6 +14,7 @@ from diffusers import (
     ControlNetModel,
     ControlNetUnionModel,
     EulerDiscreteScheduler,
+    StableDiffusionXLImg2ImgPipeline,
     StableDiffusionXLPipeline,
     UNet2DConditionModel,
 )
@@ -74,6 +75,42 @@ def make_sdxl(
     return folder
 
 
+def make_refiner(
+    folder: Path,
+    *,
+    unet: Config | None = None,
+    vae: Config | None = None,
+    clip_2: Config | None = None,
+    scheduler: Any = None,
+    seed: int = 10,
+    pipeline: Config | None = None,
+) -> Path:
+    """Writes a complete refiner to `folder` and returns it: one text encoder, no target size.
+
+    Arguments are those of `make_sdxl`.
+    """
+    image = randomize(AutoencoderKL(**_vae_config(vae or {})), seed + 1)
+    image.decoder.conv_out.weight.data *= 0.5
+    text = randomize(CLIPTextModelWithProjection(_clip_config(_CLIP_2 | (clip_2 or {}))), seed + 3)
+    network = randomize(
+        UNet2DConditionModel(**_unet_config(_REFINER | (unet or {}), image, text, numbers=5)),
+        seed + 4,
+    )
+    network.add_embedding.linear_1.weight.data *= 2.0
+    StableDiffusionXLImg2ImgPipeline(
+        vae=image,
+        text_encoder=None,
+        text_encoder_2=text,
+        tokenizer=None,
+        tokenizer_2=_exclaiming(text.config.max_position_embeddings),
+        unet=network,
+        scheduler=scheduler or EulerDiscreteScheduler(**SCHEDULER),
+        requires_aesthetics_score=True,
+        **{"force_zeros_for_empty_prompt": False, **(pipeline or {})},
+    ).save_pretrained(folder)
+    return folder
+
+
 SCHEDULER: Config = {
     "beta_start": 0.00085,
     "beta_end": 0.012,
@@ -99,7 +136,18 @@ _CLIP_2: Config = {
 }
 
 
-def _unet_config(overrides: Config, vae: Any, clip: Any, clip_2: Any) -> Config:
+_REFINER: Config = {
+    "block_out_channels": (8, 12, 20),
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"),
+    "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+    "transformer_layers_per_block": 2,
+    "attention_head_dim": (1, 3, 5),
+}
+"""Like the refiner's UNet: an outer level without attention below the inner ones, and in the middle
+some."""
+
+
+def _unet_config(overrides: Config, vae: Any, *towers: Any, numbers: int = 6) -> Config:
     sizes = overrides.get("addition_time_embed_dim", 6)
     config: Config = {
         "sample_size": 16,
@@ -113,10 +161,12 @@ def _unet_config(overrides: Config, vae: Any, clip: Any, clip_2: Any) -> Config:
         "attention_head_dim": (2, 3),
         "use_linear_projection": True,
         "norm_num_groups": 4,
-        "cross_attention_dim": clip.config.hidden_size + clip_2.config.hidden_size,
+        "cross_attention_dim": sum(tower.config.hidden_size for tower in towers),
         "addition_embed_type": "text_time",
         "addition_time_embed_dim": sizes,
-        "projection_class_embeddings_input_dim": 6 * sizes + clip_2.config.projection_dim,
+        "projection_class_embeddings_input_dim": (
+            numbers * sizes + towers[-1].config.projection_dim
+        ),
     }
     return config | overrides
 

@@ -79,6 +79,19 @@ def write_original(folder: Path, file: Path) -> Path:
     return file
 
 
+def write_refiner(folder: Path, file: Path) -> Path:
+    """The same of a refiner, whose only text encoder is embedder 0."""
+    parts = {
+        "model.diffusion_model.": unet(folder / "unet"),
+        "first_stage_model.": vae(folder / "vae"),
+        "conditioner.embedders.0.model.": open_clip(folder / "text_encoder_2"),
+    }
+    named = {prefix + key: t for prefix, part in parts.items() for key, t in part.items()}
+    extras = {"conditioner.embedders.0.model.logit_scale": torch.tensor(4.6)}
+    save_file({key: t.contiguous() for key, t in (named | extras).items()}, file)
+    return file
+
+
 def unet(folder: Path) -> Tensors:
     """Blocks are numbered through; a change of size is one of them, or the last part of one."""
     config = json.loads((folder / "config.json").read_text())

@@ -16,18 +16,18 @@ from safetensors.numpy import load_file, save_file
 from models import registry
 from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
 from models.loading.abstract import abstract_module
-from models.sdxl.compatibility import Parts, check_index
+from models.sdxl.compatibility import Parts, check_fit, check_index
 from models.sdxl.config import UNetConfig
 from models.sdxl.latents import LatentSpace
-from models.sdxl.published import SDXL_BASE, SDXL_INPAINTING
+from models.sdxl.published import SDXL_BASE, SDXL_INPAINTING, SDXL_REFINER
 from models.sdxl.source import COMPONENTS
 from models.sdxl.spec import make_spec
 from models.spec.model_spec import ModelSpec
 from models.text.clip import ClipConfig, ClipTextModel
 from models.vae.config import VaeConfig
 from models.weights.loader import flat_parameters, load
-from tests.models.sdxl.original_writer import write_original
-from tests.parity.tiny_sdxl import make_sdxl
+from tests.models.sdxl.original_writer import write_original, write_refiner
+from tests.parity.tiny_sdxl import make_refiner, make_sdxl
 
 VAE = VaeConfig.from_dict(SDXL_BASE["vae"])
 CLIP = ClipConfig.from_dict(SDXL_BASE["text_encoder"])
@@ -90,7 +90,6 @@ def test_schedulers_come_with_their_options() -> None:
 @pytest.mark.parametrize(
     ("index", "named"),
     [
-        ({"requires_aesthetics_score": True}, "requires_aesthetics_score.*refiner"),
         ({"text_encoder": [None, None]}, "names no text_encoder"),
         ({"tokenizer_2": [None, None]}, "names no tokenizer_2"),
         ({"vae": ["diffusers", "AutoencoderTiny"]}, "vae AutoencoderTiny is not AutoencoderKL"),
@@ -101,6 +100,21 @@ def test_checkpoints_of_other_parts_are_refused_by_name(index: dict[str, Any], n
     check_index(INDEX)
     with pytest.raises(UnsupportedCheckpoint, match=named):
         check_index(INDEX | index)
+
+
+def test_a_refiner_has_no_first_encoder_and_is_told_a_score() -> None:
+    check_index(INDEX | {"text_encoder": [None, None], "tokenizer": [None, None]})
+    config = UNetConfig.from_dict(SDXL_REFINER["unet"])
+    parts = Parts(config, None, ClipConfig.from_dict(SDXL_REFINER["text_encoder_2"]), VAE, True)
+    check_fit(parts)
+    with pytest.raises(ValueError, match="projection_class_embeddings_input_dim is 2560"):
+        check_fit(parts._replace(scored=False))
+    made = make_spec("refiner", "print", parts, {}, "EulerDiscreteScheduler")
+    assert made.tasks == ("image-to-image", "inpainting")
+    assert (made.defaults["aesthetic_score"], made.defaults["negative_aesthetic_score"]) == (6, 2.5)
+    own = {"aesthetic_score", "negative_aesthetic_score"}
+    unread = {"prompt_2", "negative_prompt_2", "target_size", "negative_target_size"}
+    assert (made.fields - spec().fields, spec().fields - made.fields) == (own, unread)
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +191,20 @@ def test_one_file_over_a_folders_configs_is_the_folders_model(folder: Path, file
     assert all(np.array_equal(a, b) for a, b in pairs)
     assert one.spec.tasks == whole.spec.tasks
     assert one.spec.fingerprint != whole.spec.fingerprint
+
+
+def test_one_file_of_a_refiner_is_the_folders_model(folder: Path, tmp_path: Path) -> None:
+    whole = make_refiner(tmp_path / "refiner")
+    file = write_refiner(whole, tmp_path / "refiner.safetensors")
+    one, other = (registry.load("tiny", str(place), "float32", {}) for place in (file, whole))
+    pairs = zip(jax.tree.leaves(one.weights), jax.tree.leaves(other.weights), strict=True)
+    assert all(np.array_equal(a, b) for a, b in pairs)
+    assert one.spec.tasks == other.spec.tasks == ("image-to-image", "inpainting")
+    (tmp_path / "lone").mkdir()
+    lone = file.rename(tmp_path / "lone" / "any.safetensors")
+    assert registry.base_of(lone) == "stabilityai/stable-diffusion-xl-refiner-1.0"
+    with pytest.raises(CheckpointError, match=r"it is a refiner.* of a model with two .* as base"):
+        registry.load("tiny", str(lone), "float32", {}, base=str(folder))
 
 
 def test_where_a_files_configs_come_from(folder: Path, file: Path, tmp_path: Path) -> None:

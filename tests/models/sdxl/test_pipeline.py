@@ -54,7 +54,7 @@ def abstract_pipeline(checkpoint: Any, words: Path) -> SdxlPipeline:
         spec=make_spec("sdxl", "print", parts, {}, SCHEDULER["_class_name"]),
         unet=parts.unet,
         latent_space=LatentSpace(parts.vae, HALF),
-        towers=parts[1:3],
+        towers=parts.towers,
         tokenizers=(ClipTokenizer(words), ClipTokenizer(words)),
         scheduler=SCHEDULER,
         force_zeros_for_empty_prompt=True,
@@ -277,8 +277,9 @@ def test_weights_out_of_range_name_their_field(tmp_path: Path, field: str) -> No
 
 
 def test_a_network_with_distilled_guidance_takes_nothing_negative() -> None:
+    parts = parts_of(SDXL_BASE)
     plain, distilled = (
-        fields_of(UNetConfig.from_dict(SDXL_BASE["unet"] | change))
+        fields_of(parts._replace(unet=UNetConfig.from_dict(SDXL_BASE["unet"] | change)))
         for change in ({}, {"time_cond_proj_dim": 256})
     )
     assert plain - distilled == NEGATIVE.keys()

@@ -22,8 +22,10 @@ from transformers import CLIPTextModelWithProjection
 
 from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint, WeightsError
 from models.checkpoint.key_mapping import Target, target
+from models.checkpoint.single_file import NetworkFile
 from models.loading.abstract import abstract_module
 from models.sdxl import single_file
+from models.sdxl.compatibility import Parts
 from models.sdxl.config import UNetConfig
 from models.sdxl.key_mapping import RENAMES
 from models.sdxl.network import UNet
@@ -33,9 +35,9 @@ from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL as Vae
 from models.vae.key_mapping import RENAMES as VAE_RENAMES
 from models.weights.loader import flat_parameters, load
-from tests.models.sdxl.original_writer import write_original
+from tests.models.sdxl.original_writer import write_original, write_refiner
 from tests.models.sdxl.test_config import SDXL_BASE
-from tests.parity.tiny_sdxl import make_sdxl
+from tests.parity.tiny_sdxl import make_refiner, make_sdxl
 
 LAYOUT: dict[str, Any] = {
     "unet": {
@@ -79,11 +81,12 @@ def abstract(folder: Path) -> dict[str, nnx.Module]:
     }
 
 
-def components(folder: Path, file: Path) -> dict[str, single_file.Component]:
+def components(folder: Path, file: Path) -> dict[str, NetworkFile]:
     base = config_of(folder, "unet") | {"in_channels": 4}
     unet = UNetConfig.from_dict(single_file.unet_config(file, base))
     vae = VaeConfig.from_dict(config_of(folder, "vae"))
-    return dict(single_file.components(file, unet, vae))
+    texts = [clip.ClipConfig.from_dict(config_of(folder, f"text_encoder{n}")) for n in ("", "_2")]
+    return dict(single_file.components(file, Parts(unet, *texts, vae)))
 
 
 @pytest.mark.parametrize("name", single_file.PREFIXES)
@@ -220,6 +223,7 @@ def test_the_file_says_how_it_was_trained(tmp_path: Path) -> None:
         assert single_file.scheduler_config(tmp_path / "marked.safetensors", base) == base | changes
 
 
+REFINERS = "conditioner.embedders.0.model.ln_final.bias"
 LAYER = "model.diffusion_model.input_blocks.1.0.in_layers.0.weight"
 
 
@@ -233,7 +237,14 @@ LAYER = "model.diffusion_model.input_blocks.1.0.in_layers.0.weight"
         (["model.diffusion_model.double_blocks.0.img_attn.norm.key_norm.scale"], "a Flux .*folder"),
         (["lora_unet_input_blocks_4_1_proj_in.lora_down.weight"], "a LoRA.*fuse_lora"),
         (["unet.down_blocks.1.attentions.0.proj_in.lora_A.weight"], "a LoRA.*fuse_lora"),
-        (["conditioner.embedders.0.model.ln_final.bias", LAYER], "the SDXL refiner"),
+        (
+            [
+                single_file.CONV_IN,
+                single_file.LABELS,
+                REFINERS,
+            ],
+            r"without vae \(first_stage_model\.\*\); take",
+        ),
         (["down_blocks.0.resnets.0.conv1.weight"], "whole folder"),
         (["model.diffusion_model.joint_blocks.0.x_block.mlp.fc1.bias"], "Stable Diffusion 3"),
         (["edm_mean", LAYER], "Playground 2.5"),
@@ -265,3 +276,42 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "half.safetensors").write_bytes(b"\x10")
     with pytest.raises(CheckpointError, match="not a whole safetensors file"):
         single_file.check(tmp_path / "half.safetensors")
+
+
+@pytest.fixture(scope="module")
+def refiner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    unet = {"layers_per_block": 2, "transformer_layers_per_block": 1}
+    vae = {"layers_per_block": 2}
+    return make_refiner(tmp_path_factory.mktemp("refiner"), unet=unet, vae=vae)
+
+
+@pytest.fixture(scope="module")
+def refiners_file(refiner: Path) -> Path:
+    return write_refiner(refiner, refiner / "refiner.safetensors")
+
+
+class TestTheRefinersWriterAgainstDiffusers(TestTheWriterAgainstDiffusers):
+    """The same of a refiner's file, whose only text encoder is embedder 0."""
+
+    test_first_text_encoder = None
+
+    @pytest.fixture
+    def folder(self, refiner: Path) -> Path:
+        return refiner
+
+    @pytest.fixture
+    def file(self, refiners_file: Path) -> Path:
+        return refiners_file
+
+    def test_second_text_encoder(self, folder: Path, file: Path) -> None:
+        network = CLIPTextModelWithProjection.from_pretrained(folder / "text_encoder_2")
+        converted = single_file_utils.convert_open_clip_checkpoint(
+            network, load_file(file), prefix="conditioner.embedders.0.model."
+        )
+        self.check(in_names_of(network, converted), network)
+
+
+def test_a_refiner_is_told(refiners_file: Path, file: Path) -> None:
+    assert single_file.detect(refiners_file)
+    found = [single_file.prefixes_of(load_file(one)) for one in (refiners_file, file)]
+    assert found == [single_file.REFINER_PREFIXES, single_file.PREFIXES]
