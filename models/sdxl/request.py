@@ -60,7 +60,7 @@ class SdxlRequest:
     negative_crops_coords_top_left: Size = (0, 0)
     negative_target_size: Size | None = None
     aesthetic_score: Score = 6.0
-    """What a refiner is told in place of the target size, as the next one."""
+    """Score that a refiner is told in place of the target size, as the next one."""
     negative_aesthetic_score: Score = 2.5
 
     def __post_init__(self) -> None:
