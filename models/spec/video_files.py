@@ -42,11 +42,6 @@ class VideoBounds:
     """Maximum pixels of all frames together."""
 
 
-def is_video(data: bytes) -> bool:
-    """Return whether a file is a video, by its first bytes; what is inside may be anything."""
-    return _container(data) is not None
-
-
 def check(data: bytes, max_pixels: int, bounds: VideoBounds) -> ImageFile:
     """Check a file by decoding it, frame by frame: a video, or an image as one of one frame.
 

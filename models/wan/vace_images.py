@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from PIL import Image
@@ -75,12 +75,14 @@ def _given(
     return extended(ends[0], request.num_frames, *ends[1:])
 
 
-def _frames(images: Mapping[str, bytes], field: str) -> list[Image.Image]:
-    """Return a video's frames. Raises: RequestError."""
+def _frames(images: Mapping[str, bytes], field: str) -> Iterator[Image.Image]:
+    """Yield a video's frames, one at a time. Raises: RequestError."""
+    for path in listed_paths(images, field):
+        yield open_image(images[path], path)
     if field not in images:
-        return [open_image(images[name], name) for name in listed_paths(images, field)]
+        return
     try:
-        return [*frames(images[field])]
+        yield from frames(images[field])
     except ImageFileError as error:
         raise RequestError(field, str(error)) from error
 

@@ -5,7 +5,7 @@ Source: diffusers pipeline_wan_vace.py, preprocess_conditions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ class ControlFrames(NamedTuple):
 
 
 def read_frames(
-    pictures: Sequence[Image.Image], masks: Sequence[Image.Image], size: tuple[int, int]
+    pictures: Iterable[Image.Image], masks: Iterable[Image.Image], size: tuple[int, int]
 ) -> ControlFrames:
     """Resize a control video's frames and masks.
 
@@ -39,10 +39,8 @@ def read_frames(
     """
     width, height = size
     frames = np.stack([_resized(picture, size) for picture in pictures])
-    if not masks:
-        levels = np.full((1, height, width), ANEW, np.uint8)
-    else:
-        levels = np.stack([_resized(mask.convert("L"), size) for mask in masks])
+    found = [_resized(mask.convert("L"), size) for mask in masks]
+    levels = np.stack(found) if found else np.full((1, height, width), ANEW, np.uint8)
     if len(levels) not in (1, len(frames)):
         raise RequestError("mask_video", f"has {len(levels)} frames, the video {len(frames)}")
     return ControlFrames(frames, np.broadcast_to(levels, frames.shape[:3]))

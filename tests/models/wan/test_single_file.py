@@ -6,6 +6,7 @@ The writer of these files is itself held against diffusers' own conversion of su
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from models.wan.key_mapping import RENAMES
 from models.weights.loader import flat_parameters
 from tests.models.single_files import Tensors, are_equal, weights, write
 from tests.parity.test_wan_vace_transformer import Case, load_ours, make
-from tests.parity.tiny_wan import make_wan
+from tests.parity.tiny_wan import Config, make_wan
 
 STORED = "transformer/diffusion_pytorch_model.safetensors"
 RULES = (
@@ -62,10 +63,13 @@ def authors(stored: Tensors) -> Tensors:
     return named
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["text", "image"])
+KINDS: Mapping[str, Config] = {"text": {}, "image": {"from_image": True}, "vace": {"vace": {}}}
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of Wan 2.1; that for images has more layers."""
-    return make_wan(tmp_path_factory.mktemp("wan") / "base", from_image=request.param)
+    """A checkpoint of Wan 2.1; those for images and of VACE have more layers."""
+    return make_wan(tmp_path_factory.mktemp("wan") / "base", **KINDS[request.param])
 
 
 @pytest.mark.parametrize("prefix", ["", "model.diffusion_model."])
