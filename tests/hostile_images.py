@@ -85,8 +85,20 @@ def hostile_videos() -> dict[str, bytes]:
         "boxes in boxes": b"\0\0\0\x08ftyp" + (b"\0\0\0\0moov" * 20_000),
         "turned bits": mp4[:-400] + bytes(255 - byte for byte in mp4[-400:]),
         "no video in it": _sound(),
+        "far larger than it says": larger_than_it_says(2048, 1024),
         "another codec": video(2, codec="mjpeg", container="mov"),
     }
+
+
+def larger_than_it_says(width: int, height: int) -> bytes:
+    """A WebM of that many pixels a frame, whose head says 16 x 16."""
+    data = video(2, (width, height), "libvpx", "webm")
+    for element, side in ((b"\xb0", width), (b"\xba", height)):
+        length = 1 if side < 256 else 2
+        head = element + bytes([0x80 + length])
+        assert head + side.to_bytes(length) in data
+        data = data.replace(head + side.to_bytes(length), head + (16).to_bytes(length), 1)
+    return data
 
 
 def _sound() -> bytes:

@@ -29,6 +29,8 @@ CODECS = frozenset({"h264", "hevc", "mpeg4", "vp8", "vp9", "libvpx-vp9", "libdav
 """Decoders that a file may want, by FFmpeg's names."""
 IMAGES = (b"\x89PNG", b"\xff\xd8", b"RIFF")
 """First bytes of the images that count as a video of one frame."""
+EDGES = 2**18
+"""Pixels that decoders lay around a small frame, at most."""
 OPTIONS: Mapping[str, str] = {"protocol_whitelist": "", "enable_drefs": "0"}
 """Options of demuxers: nothing but the file itself is opened, whatever it names."""
 
@@ -109,6 +111,8 @@ def _decoded(data: bytes, demuxer: str, max_pixels: int | None) -> Iterator[Imag
         _prepare(stream.codec_context, max_pixels)
         first: tuple[int, int] | None = None
         for frame in file.decode(stream):
+            if max_pixels is not None:
+                _check_size(frame.width, frame.height, max_pixels)
             image = _upright(frame)
             first = first or image.size
             if image.size != first:
@@ -124,11 +128,16 @@ def _prepare(context: Any, max_pixels: int | None) -> None:
         said = f"is encoded as {context.name}; send H.264, H.265, VP8, VP9 or AV1"
         raise ImageFileError(said)
     if max_pixels is not None:
-        if context.width * context.height > max_pixels:
-            size = f"{context.width} x {context.height}"
-            raise ImageFileError(f"has {size} pixels a frame; {max_pixels} are allowed")
-        context.options = {"max_pixels": f"{max_pixels}"}
+        _check_size(context.width, context.height, max_pixels)
+        context.options = {"max_pixels": f"{2 * max_pixels + EDGES}"}
     context.thread_type, context.thread_count = "NONE", 1
+
+
+def _check_size(width: int, height: int, max_pixels: int) -> None:
+    """Raises: ImageFileError: a frame has more pixels."""
+    if width * height > max_pixels:
+        said = f"has {width} x {height} pixels a frame; {max_pixels} are allowed"
+        raise ImageFileError(said)
 
 
 def _upright(frame: Any) -> Image.Image:

@@ -8,7 +8,7 @@ from PIL import Image
 
 from models.spec.image_files import ImageFile, ImageFileError
 from models.spec.video_files import VideoBounds, check, frames
-from tests.hostile_images import animation, hostile_videos, video
+from tests.hostile_images import animation, hostile_videos, larger_than_it_says, video
 from tests.models.spec.test_image_files import save
 from workers.media.video import encode_video
 
@@ -38,6 +38,22 @@ def test_frames_have_the_colours_that_were_encoded(container: str) -> None:
     assert check(data, MAX_PIXELS, BOUNDS) == ImageFile(f"video/{container}", 80, 48, 5)
 
 
+@pytest.mark.parametrize(
+    ("codec", "container"),
+    [
+        ("libx264", "mov"),
+        ("libx265", "mp4"),
+        ("libsvtav1", "mp4"),
+        ("mpeg4", "mp4"),
+        ("libvpx", "webm"),
+    ],
+)
+def test_other_codecs_are_read(codec: str, container: str) -> None:
+    data = video(5, (64, 64), codec, container)
+    assert check(data, MAX_PIXELS, BOUNDS).frames == 5
+    assert np.abs(np.asarray(next(frames(data))).astype(int) - (0, 128, 128)).max() <= NEAR
+
+
 def test_an_image_is_a_video_of_one_frame() -> None:
     data = save(Image.new("RGB", (8, 6), "red"), "PNG")
     assert check(data, MAX_PIXELS, BOUNDS) == ImageFile("image/png", 8, 6, 1)
@@ -60,6 +76,7 @@ def test_a_turned_video_is_read_upright() -> None:
     [
         (video(10), "more than 9 frames"),
         (video(2, (160, 80)), "160 x 80 pixels a frame; 10000 are allowed"),
+        (larger_than_it_says(160, 112), "160 x 112 pixels a frame"),
         (animation("WEBP", 4), "animated"),
         (animation("GIF", 4), "no video in MP4 or WebM"),
         (b"", "no video in MP4 or WebM"),
