@@ -40,4 +40,17 @@ QWEN2_5_VL_7B: Mapping[str, Any] = {
     "use_sliding_window": False,
     "hidden_act": "silu",
     "tie_word_embeddings": False,
+    "vision_config": {
+        "depth": 32,
+        "hidden_act": "silu",
+        "hidden_size": 1280,
+        "intermediate_size": 3420,
+        "num_heads": 16,
+        "out_hidden_size": 3584,
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "window_size": 112,
+        "fullatt_block_indexes": [7, 15, 23, 31],
+    },
 }

@@ -1,4 +1,4 @@
-"""Language model of Qwen2.5-VL as an encoder of texts.
+"""Language model of Qwen2.5-VL as an encoder of texts, and of an image among them.
 
 Source: Bai et al. 2025 (Qwen2.5-VL), section 2; transformers' Qwen2_5_VLTextModel.
 """
@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
 from models.text.config import check_numbers, known, rope_theta
-from models.text.qwen import Decoder
+from models.text.qwen import Decoder, Turns, turns_of
 from models.text.qwen_encoder import QwenEncoder, layers_to, renames_up_to
 
 POSITIONS = ("default", "mrope")
@@ -34,6 +38,8 @@ class Qwen25Config:
     rms_norm_eps: float = 1e-5
     rope_theta: float = 1_000_000.0
     hidden_act: str = "silu"
+    mrope_section: tuple[int, ...] = ()
+    """Pairs of a head that each of a token's three positions turns; empty: texts alone are read."""
 
     def __post_init__(self) -> None:
         check_numbers("Qwen2.5", self)
@@ -44,7 +50,11 @@ class Qwen25Config:
                 f"Qwen2.5 hidden_size {self.hidden_size} must be a multiple of "
                 f"num_attention_heads {self.num_attention_heads}"
             )
-        _ = self.decoder  # checks the heads
+        pairs = self.decoder.head_dim // 2  # checks the heads
+        if self.mrope_section and (len(self.mrope_section), sum(self.mrope_section)) != (3, pairs):
+            raise ValueError(
+                f"Qwen2.5 mrope_section {self.mrope_section} must be three that add up to {pairs}"
+            )
 
     @property
     def decoder(self) -> Decoder:
@@ -74,6 +84,8 @@ class Qwen25Config:
             given.get("layer_types") or ()
         ):
             raise ValueError("Qwen2.5 use_sliding_window must be false: all layers see all tokens")
+        scaling = {**(given.get("rope_scaling") or {}), **(given.get("rope_parameters") or {})}
+        given["mrope_section"] = tuple(scaling.get("mrope_section", ()))
         given["rope_theta"] = rope_theta("Qwen2.5", given, cls.rope_theta, POSITIONS)
         if given.get("num_key_value_heads") is None:
             given["num_key_value_heads"] = given.get("num_attention_heads", cls.num_attention_heads)
@@ -93,6 +105,50 @@ class Qwen25Config:
 
 class Qwen25Encoder(QwenEncoder):
     """Qwen2.5's tokens → hidden states of chosen layers, side by side."""
+
+    def around_image(
+        self,
+        tokens: Int[Array, "batch tokens"],
+        mask: Bool[Array, "batch tokens"],
+        image: Float[Array, "image_tokens width"],
+        first: int,
+        grid: tuple[int, int],
+    ) -> Float[Array, "batch tokens features"]:
+        """Encode texts that all have one image at the same place.
+
+        Args:
+            mask: of texts that are padded on the right.
+            image: features of the image, in place of the tokens from `first` on.
+            grid: rows and columns of those.
+        """
+        x = self.embedded(tokens)
+        image = jnp.broadcast_to(image.astype(x.dtype), (len(x), *image.shape))
+        x = jnp.concatenate([x[:, :first], image, x[:, first + image.shape[1] :]], axis=1)
+        positions = positions_around(tokens.shape[1], first, grid)
+        return self.encoded(x, mask, self._turns(positions))
+
+    def _turns(self, positions: Int[np.ndarray, "3 tokens"]) -> Turns:
+        """Each of three positions turns pairs of its own. Source: Wang et al. 2024 (Qwen2-VL)."""
+        config: Qwen25Config = self.config  # type: ignore[assignment]
+        every = turns_of(positions, config.decoder.head_dim, config.rope_theta)
+        ends = np.cumsum(config.mrope_section)[:-1]
+        return Turns(
+            *(
+                jnp.concatenate(
+                    [of[axis] for axis, of in enumerate(jnp.split(part, ends, axis=-1))], axis=-1
+                )
+                for part in every
+            )
+        )
+
+
+def positions_around(tokens: int, first: int, grid: tuple[int, int]) -> Int[np.ndarray, "3 tokens"]:
+    """Positions of a text with an image in it: on a grid there, and behind it beyond its sides."""
+    rows, columns = grid
+    of_image = np.stack([np.zeros(rows * columns, int), *np.mgrid[:rows, :columns].reshape(2, -1)])
+    behind = np.arange(tokens - first - rows * columns) + first + max(grid)
+    parts = [np.tile(np.arange(first), (3, 1)), of_image + first, np.tile(behind, (3, 1))]
+    return np.concatenate(parts, axis=1)
 
 
 def renames_of(config: Qwen25Config, states: tuple[int, ...]) -> tuple[tuple[str, str], ...]:
