@@ -19,7 +19,6 @@ from PIL import Image
 from models.checkpoint.folder import CheckpointError
 from models.vision.preprocess import FILE, ClipPreprocessor
 
-
 UNCROPPED = ClipPreprocessor(do_center_crop=False)
 
 

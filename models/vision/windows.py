@@ -42,7 +42,7 @@ class Windows:
 
     @property
     def filled(self) -> Bool[np.ndarray, "windows patches"]:
-        """Whether there is a patch at each place."""
+        """True at each place that has a patch."""
         return np.repeat(self.index >= 0, self.merge**2, axis=1)
 
     @property
