@@ -12,6 +12,7 @@ from models.checkpoint.hub import resolve
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.safetensors import ComponentFiles
 from models.loading.sources import ControlSource
+from models.sdxl.compatibility import Parts
 from models.sdxl.config import UNetConfig
 from models.sdxl.control_config import ControlNetConfig, UnionConfig
 from models.sdxl.control_file import read_file
@@ -66,14 +67,14 @@ class Controls:
 
 
 def read_controls(
-    sources: Mapping[str, ControlSource], slots: int, unet: UNetConfig, base: Mapping[str, Any]
+    sources: Mapping[str, ControlSource], slots: int, parts: Parts, base: Mapping[str, Any]
 ) -> Controls:
     """Read the configs of a model's ControlNets.
 
     Args:
         slots: controls that one request may have.
-        unet: network that they steer.
-        base: its config as it lies in the file.
+        parts: configs of the model that they steer.
+        base: its UNet's, as it lies in the file.
 
     Raises: CheckpointError: one cannot be read or served, or does not fit; names it.
     """
@@ -86,7 +87,7 @@ def read_controls(
             path = _resolved(source.source)
             if path not in networks:
                 networks[path] = _read(path, base)
-                check_fit(networks[path].config, unet)
+                check_fit(networks[path].config, parts)
             kind = kind_of(source.mode, networks[path].config.union)
         except (ValueError, CheckpointError) as error:
             raise CheckpointError(f"controls.{name}: {error}") from error
@@ -131,9 +132,9 @@ def kind_of(mode: str | None, union: UnionConfig | None) -> int:
     return kind
 
 
-def check_fit(config: ControlNetConfig, unet: UNetConfig) -> None:
+def check_fit(config: ControlNetConfig, parts: Parts) -> None:
     """Check that a ControlNet's states are those of the UNet. Raises: ValueError: names both."""
-    trunk = config.trunk
+    trunk, unet = config.trunk, parts.unet
     pairs: Sequence[tuple[str, Any, Any]] = (
         ("block_out_channels", trunk.block_out_channels, unet.block_out_channels),
         ("layers_per_block", _blocks(trunk), _blocks(unet)),
@@ -151,9 +152,11 @@ def check_fit(config: ControlNetConfig, unet: UNetConfig) -> None:
             raise ValueError(
                 f"its {name} is {ours}, and that of the UNet {theirs}: it is for another model"
             )
-    down = 2 ** (len(config.conditioning_embedding_out_channels) - 1)
-    if down != 8 and len(config.conditioning_embedding_out_channels) != 2:
-        raise ValueError(f"its control images are brought to an {down}th of their size")
+    if config.downsampling != parts.vae.downsampling:
+        raise ValueError(
+            f"it divides the sides of its images by {config.downsampling}, and the VAE by "
+            f"{parts.vae.downsampling}: it is for another model"
+        )
 
 
 def _blocks(config: UNetConfig) -> tuple[int, ...]:

@@ -53,6 +53,11 @@ class ControlNetConfig:
         if self.union is not None:
             _check_union(self.union, self.trunk)
 
+    @property
+    def downsampling(self) -> int:
+        """Sides of a control image over those of the latents."""
+        return int(2 ** (len(self.conditioning_embedding_out_channels) - 1))
+
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], file: str = "config.json") -> ControlNetConfig:
         """Read a checkpoint's config.

@@ -75,9 +75,7 @@ def load(
     scheduler = source.scheduler()
     for config in (source.config("scheduler"), scheduler):
         registry.from_config(config)  # refused now, by either name, not at the first request
-    controls = read_controls(
-        reading.controls, reading.max_controls, parts.unet, source.config("unet")
-    )
+    controls = read_controls(reading.controls, reading.max_controls, parts, source.config("unet"))
     adapters = read_adapters(reading.image_prompts, parts.unet)
     beside = (place for one in adapters.values() for place in one.places)
     spec = make_spec(
