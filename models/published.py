@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from models.flux import published as flux
+from models.flux2 import published as flux2
 from models.qwenimage import published as qwenimage
 from models.sdxl import published as sdxl
 from models.sdxl.compatibility import CLASSES
@@ -150,6 +151,17 @@ CHECKPOINTS: Mapping[str, Files] = {
         flux.FLUX_SCHNELL,
     ),
     "qwen-image": _files("QwenImagePipeline", STRETCHED, qwenimage.QWEN_IMAGE),
+    **{
+        name: _files(
+            "Flux2KleinPipeline", SHIFTED_BY_TOKENS, networks, is_distilled="base" not in name
+        )
+        for name, networks in (
+            ("flux2-klein-4b", flux2.KLEIN_4B),
+            ("flux2-klein-base-4b", flux2.KLEIN_4B),
+            ("flux2-klein-9b", flux2.KLEIN_9B),
+            ("flux2-klein-base-9b", flux2.KLEIN_9B),
+        )
+    },
     "z-image-turbo": _files("ZImagePipeline", {**STATIC, "shift": 3.0}, zimage.Z_IMAGE),
     "z-image": _files("ZImagePipeline", {**STATIC, "shift": 6.0}, zimage.Z_IMAGE),
     "wan2.1-1.3b": _wan(3.0, wan.T2V_1_3B),

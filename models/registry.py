@@ -32,6 +32,7 @@ FAMILIES: Mapping[str, str] = {
     "QwenImagePipeline": ".qwenimage.load",
     "QwenImageImg2ImgPipeline": ".qwenimage.load",
     "QwenImageInpaintPipeline": ".qwenimage.load",
+    "Flux2KleinPipeline": ".flux2.load",
     "StableDiffusionXLPipeline": ".sdxl.load",
     "StableDiffusionXLImg2ImgPipeline": ".sdxl.load",
     "StableDiffusionXLInpaintPipeline": ".sdxl.load",
@@ -56,6 +57,7 @@ WITH_CONTROLS = frozenset({".sdxl.load"})
 SINGLE_FILES: Mapping[str, tuple[str, ...]] = {
     ".flux.load": ("text_encoder*/*.safetensors", "vae/*.safetensors"),
     ".qwenimage.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
+    ".flux2.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
     ".sdxl.load": (),
     ".zimage.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
     ".wan.load": (

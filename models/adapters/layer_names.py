@@ -15,7 +15,7 @@ from flax import nnx
 from models.adapters.files.adapter import KernelShape, Place
 from models.adapters.files.names import Layers, NetworkNames
 from models.checkpoint.authors_names import Fused
-from models.checkpoint.key_mapping import Renames, source
+from models.checkpoint.key_mapping import Renames, source, split
 from models.nn.layers.parameterised import Conv, Linear
 from models.spec.lora import Expert
 
@@ -51,7 +51,7 @@ class Spelling:
 
 def names(spelling: Spelling, network: nnx.Module) -> NetworkNames:
     """Return all names of a network's layers. The network may be abstract."""
-    found = dict(_plain(spelling, network))
+    found = _plain(spelling, network)
     theirs, swapped = _authors(spelling, network, found)
     both = {**theirs, **found}
     older = {
@@ -81,12 +81,26 @@ def _narrow(
         yield from ((name, inputs) for name, layers in known.items() if layers == known[own])
 
 
-def _plain(spelling: Spelling, network: nnx.Module) -> Iterator[tuple[str, Layers]]:
-    """Yield the layers by the names that checkpoints have for them."""
-    for place, shape in adaptable(network):
+def _plain(spelling: Spelling, network: nnx.Module) -> dict[str, dict[Place, KernelShape]]:
+    """Return the layers by the names that checkpoints have for them.
+
+    Of those that share a tensor all, in its order.
+    """
+    found: dict[str, dict[Place, KernelShape]] = {}
+    for place, shape in sorted(adaptable(network), key=lambda one: _order(one[0], spelling)):
         key = source(f"{place.path}.kernel", place.layer, spelling.renames)
         if key is not None:
-            yield key.removesuffix(".weight"), {place: shape}
+            found.setdefault(key.removesuffix(".weight"), {})[place] = shape
+    return found
+
+
+def _order(place: Place, spelling: Spelling) -> int:
+    """Return the place of a layer among those that share its tensor."""
+    for _, path, *_ in spelling.renames:
+        parts = split(path.partition("[")[0])
+        if f"{place.path}.kernel" in parts:
+            return parts.index(f"{place.path}.kernel")
+    return 0
 
 
 def _authors(

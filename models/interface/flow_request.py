@@ -30,6 +30,7 @@ def planned(
     *,
     tokens: int,
     fields: Collection[str],
+    mu: float | None = None,
 ) -> Plan:
     """The schedule; image to image leaves out its first steps.
 
@@ -37,11 +38,12 @@ def planned(
         strength: of image to image; None: from noise alone.
         tokens: of the packed latents, by which a dynamic shift goes.
         fields: of the family's requests.
+        mu: dynamic shift of the family's own; None: the config's.
 
     Raises: RequestError: names the field.
     """
     try:
-        return scheduler.plan(steps, sigmas=sigmas, strength=strength, tokens=tokens)
+        return scheduler.plan(steps, sigmas=sigmas, strength=strength, tokens=tokens, mu=mu)
     except ValueError as error:
         field = str(error).split()[0]
         raise RequestError(

@@ -64,12 +64,14 @@ class FlowMatchEuler(FlowMatchSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
         tokens: int | None = None,
+        mu: float | None = None,
     ) -> Plan:
         """Plan as the contract says; custom sigmas are one a step, and are shifted like the others.
 
         Args:
             tokens: of the packed latents, where the pipeline gives sigmas of its own as Flux's
                 does: evenly spaced ones, shifted by the tokens where the shift is dynamic.
+            mu: that dynamic shift, where the pipeline has its own; None: the config's.
         """
         check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
         if tokens is None and self.use_dynamic_shifting:
@@ -77,7 +79,7 @@ class FlowMatchEuler(FlowMatchSchedule):
         if tokens is None:
             table = self.finished(self.statically_shifted(self._even(steps, timesteps, sigmas)))
         else:
-            table = self.sigmas(steps, tokens, sigmas)
+            table = self.sigmas(steps, tokens, sigmas, mu)
         train_steps = np.float32(self.num_train_timesteps)
         times = table[:-1] * train_steps
         if timesteps is not None:

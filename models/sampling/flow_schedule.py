@@ -78,16 +78,21 @@ class FlowMatchSchedule:
             raise ValueError(f"scheduler/scheduler_config.json: {error}") from None
 
     def sigmas(
-        self, steps: int, image_tokens: int, custom: Sequence[float] | None = None
+        self,
+        steps: int,
+        image_tokens: int,
+        custom: Sequence[float] | None = None,
+        mu: float | None = None,
     ) -> Sigmas:
         """Return one sigma a step, falling from 1, and a last 0: [steps + 1].
 
         Args:
             image_tokens: packed latents of the image; they decide a dynamic shift.
             custom: sigmas to use instead of evenly spaced ones; they are shifted likewise.
+            mu: a dynamic shift of the pipeline's own; None: the config's, by the tokens.
         """
         even = np.linspace(1.0, 1 / steps, steps) if custom is None else np.asarray(custom)
-        return self.finished(self._shift(even.astype(np.float32), image_tokens))
+        return self.finished(self._shift(even.astype(np.float32), image_tokens, mu))
 
     def finished(self, shifted: Floats) -> Sigmas:
         """Shifted sigmas, stretched and spaced as the config says, and a last 0: [steps + 1]."""
@@ -102,13 +107,14 @@ class FlowMatchSchedule:
         """Sigmas moved towards noise by `shift`, in their own precision."""
         return self.shift * sigmas / (1 + (self.shift - 1) * sigmas)
 
-    def _shift(self, sigmas: Sigmas, image_tokens: int) -> Floats:
+    def _shift(self, sigmas: Sigmas, image_tokens: int, mu: float | None) -> Floats:
         if not self.use_dynamic_shifting:
             return self.statically_shifted(sigmas)
-        slope = (self.max_shift - self.base_shift) / (
-            self.max_image_seq_len - self.base_image_seq_len
-        )
-        mu = image_tokens * slope + (self.base_shift - slope * self.base_image_seq_len)
+        if mu is None:
+            slope = (self.max_shift - self.base_shift) / (
+                self.max_image_seq_len - self.base_image_seq_len
+            )
+            mu = image_tokens * slope + (self.base_shift - slope * self.base_image_seq_len)
         weight = _TIME_SHIFTS[self.time_shift_type](mu)
         return weight / (weight + (1 / sigmas - 1))
 

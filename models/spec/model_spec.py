@@ -176,6 +176,9 @@ class ModelSpec(BaseModel):
     family."""
     sized_by_image: tuple[Task, ...] = ()
     """Tasks whose images have the size of the request's, where it names none itself."""
+    sized_within_px: int | None = Field(default=None, gt=0)
+    """Pixels that such a size has at the most, down to which a larger image's is scaled; `null`:
+    any."""
     needs: Mapping[str, tuple[Need, ...]] = Field(default_factory=dict)
     """Conditions by request field: without all of these the field has no effect, and a request that
     sets it is served with a warning."""

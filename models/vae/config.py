@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from models.checkpoint.config_fields import frozen
+
+Config = TypeVar("Config", bound="VaeConfig")
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class VaeConfig:
     mid_block_add_attention: bool = True
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> VaeConfig:
+    def from_dict(cls: type[Config], config: Mapping[str, Any]) -> Config:
         """Build from the parsed `config.json`; keys that shape no network are left aside."""
         known = {field.name for field in fields(cls)} & config.keys()
         return cls(**{name: frozen(config[name]) for name in known})

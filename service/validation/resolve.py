@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.spec.image_files import ImageFile
+from models.spec.image_sizes import within_pixels
 from models.spec.lora import Lora, RequestedLora
 from models.spec.model_spec import ModelSpec, Task
 from service.errors.problems import FieldError, Invalid, NotAcceptable
@@ -97,7 +98,8 @@ def with_size_of(request: GenerateRequest, image: ImageFile, spec: ModelSpec) ->
     if request.width is not None or request.height is not None:
         return request
     multiple = spec.limits.size_multiple_px
-    width, height = (side - side % multiple for side in (image.width, image.height))
+    size = within_pixels((image.width, image.height), spec.sized_within_px)
+    width, height = (side - side % multiple for side in size)
     return request.model_copy(update={"width": width, "height": height})
 
 

@@ -51,6 +51,8 @@ class Family:
     """True if prompts have weights: not of a chat model."""
     images: Mapping[str, bytes] = field(default_factory=dict)
     """Files that come with both requests, by path."""
+    largest_images: Mapping[str, bytes] = field(default_factory=dict)
+    """The same of the size that they are priced at; empty: `images` are."""
     beside_images: Fields = field(default_factory=dict)
     """Fields that every request with them has."""
     image_prompts: Mapping[str, str] = field(default_factory=dict)
@@ -219,6 +221,19 @@ def _least_qwenimage(folder: Path) -> Path:
     return make_qwenimage(folder, transformer={"num_layers": 1}, text_encoder=CLIP)
 
 
+def _flux2(folder: Path) -> Path:
+    from tests.parity.tiny_flux2 import make_flux2
+
+    sizes = {"num_attention_heads": 8, "attention_head_dim": 8, "axes_dims_rope": (2, 2, 2, 2)}
+    return make_flux2(folder, transformer={**sizes, "num_single_layers": 2})
+
+
+def _least_flux2(folder: Path) -> Path:
+    from tests.parity.tiny_flux2 import make_flux2
+
+    return make_flux2(folder, transformer={"num_layers": 1, "num_single_layers": 1})
+
+
 def drawn_by_diffusers(
     folder: Path,
     request: Fields,
@@ -317,6 +332,26 @@ SUITE: Mapping[str, Family] = {
         scale="true_cfg_scale",
         weighted_prompts=False,
     ),
+    "flux2": Family(
+        make=_flux2,
+        least=_least_flux2,
+        request={
+            **FEW,
+            "width": 48,
+            "height": 80,
+            "guidance_scale": 3.0,
+            "max_sequence_length": 83,
+        },
+        least_request={**LEAST, "negative_prompt": "", "max_sequence_length": 60},
+        reference=drawn_by_diffusers,
+        guided={"guidance_scale": 3.0},
+        unguided={"guidance_scale": 1.0},
+        published=(
+            *("flux2-klein-4b", "flux2-klein-9b"),
+            *("flux2-klein-base-4b", "flux2-klein-base-9b"),
+        ),
+        weighted_prompts=False,
+    ),
     "wan": Family(
         make=_wan,
         least=_least_wan,
@@ -343,13 +378,11 @@ SUITE: Mapping[str, Family] = {
 }
 
 
-def _image(seed: int, mode: str = "RGB") -> bytes:
+def _image(seed: int, mode: str = "RGB", size: tuple[int, int] = (100, 140)) -> bytes:
     """A file of four by four random fields."""
     fields = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
     file = io.BytesIO()
-    Image.fromarray(fields).convert(mode).resize((100, 140), Image.Resampling.NEAREST).save(
-        file, "png"
-    )
+    Image.fromarray(fields).convert(mode).resize(size, Image.Resampling.NEAREST).save(file, "png")
     return file.getvalue()
 
 
@@ -466,6 +499,12 @@ def _drawn_from_image(folder: Path, request: Fields, image: bytes) -> np.ndarray
     return drawn_by_diffusers(folder, given, image=resized)
 
 
+REFERENCES = {
+    "image": _image(9, size=(75, 64)),
+    "reference_images.0": _image(10, size=(64, 88)),
+}
+MEGAPIXELS = {path: _image(9, size=(1024, 1024)) for path in REFERENCES}
+
 BY_PLUS: Fields = {"image_prompts": [{"scale": 0.6}, {"name": "plus", "scale": 0.6}]}
 
 PLAIN_CONTROLS = ("edges", "depth")
@@ -577,6 +616,15 @@ VARIANTS: Mapping[str, Family] = {
         },
         max_controls=2,
         company=UNLIKE,
+    ),
+    "flux2-edit": replace(
+        SUITE["flux2"],
+        reference=partial(
+            drawn_by_diffusers,
+            image=[Image.open(io.BytesIO(file)) for file in REFERENCES.values()],
+        ),
+        images=REFERENCES,
+        largest_images=MEGAPIXELS,
     ),
     "sdxl-ip-adapter": replace(
         SUITE["sdxl"],

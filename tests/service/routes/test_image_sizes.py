@@ -63,3 +63,14 @@ async def test_a_picture_of_another_size_is_refused_by_name(
 async def test_without_a_picture_the_default_stays(http: httpx.AsyncClient, pool: StandIn) -> None:
     answer = await http.post("/v1/generate", json={"prompt": "a cat", "model": SIZED.name})
     assert size_of(answer) == (SIZED.defaults["width"], SIZED.defaults["height"])
+
+
+async def test_a_large_pictures_size_is_scaled_down(
+    http: httpx.AsyncClient, queue: Queue, store: Store
+) -> None:
+    """To so many pixels, then to whole multiples."""
+    small = SIZED.model_copy(update={"name": "klein-demo", "sized_within_px": 64 * 48})
+    async with StandIn(queue, store, small):
+        answer = await generate(http, (130, 98), model=small.name)
+        assert size_of(answer) == (48, 48)
+        assert size_of(await generate(http, (64, 48), model=small.name)) == (64, 48)

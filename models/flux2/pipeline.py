@@ -1,0 +1,206 @@
+"""FLUX.2 klein as the engine runs it: pure functions of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float
+
+from models.flux2.adapter_names import SPELLINGS
+from models.flux2.latents import image_ids, text_ids
+from models.flux2.references import read_references
+from models.flux2.request import Flux2Request, plan_of, steps_of
+from models.interface.denoising_pipeline import Draft, each_alone
+from models.interface.images import to_uint8
+from models.interface.pipeline import Fields, PyTree
+from models.interface.request import read_request
+from models.interface.step_program import StepProgram
+from models.nn.blocks.joint_transformer import Modulations
+from models.nn.layers.step_cache import CachedStep, initial_cache
+from models.parallel.dtypes import used_dtype
+from models.parallel.placement import in_place
+from models.sampling.flow_match import FlowMatchEuler
+from models.sampling.torch_rng import TorchGenerator
+from models.spec.model_spec import ModelSpec
+from models.text.tokenizer import Tokenizer, cut_prompts
+from models.vae.config import Tiling
+from models.vae.latent_images import LatentImagePipeline
+from models.vae.patches import pack, unpack
+
+REFERENCE = "reference."
+"""Beginning of the names of references among a request's inputs; their index follows."""
+
+
+class Flux2Networks(NamedTuple):
+    """Value a network of the checkpoint: modules, graphs or weights."""
+
+    transformer: Any
+    text_encoder: Any
+    vae: Any
+    preview: Any
+
+
+class Flux2Pipeline(LatentImagePipeline[Flux2Networks]):
+    """Pipeline of FLUX.2 klein.
+
+    A row: latents and denoised [tokens, 4c], normed by channel; prompt_embeds [prompts,
+    text_tokens, joint]; grid [h, w], the shape of the VAE's latents as an array without values;
+    references [tokens, 4c] and reference_grids, the like shape of each by its index, where there
+    are some; step_cache, where there is one.
+    """
+
+    PROMPTS = ("prompt_embeds",)
+    SPELLINGS = SPELLINGS
+    unpack = staticmethod(unpack)
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        modules: Flux2Networks,
+        scheduler: FlowMatchEuler,
+        tokenizer: Tokenizer,
+        vae_tiling: Tiling | None = None,
+    ) -> None:
+        dtype = used_dtype(modules.transformer.latents_in.kernel)
+        super().__init__(spec, modules, dtype, vae_tiling)
+        self.config = modules.transformer.config
+        self.scheduler, self.tokenizer = scheduler, tokenizer
+
+    def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+        """Tokenize both prompts, draw the noise, read the references, and plan the steps."""
+        served = {name: value for name, value in fields.items() if name in self.spec.fields}
+        request = read_request(Flux2Request, served)
+        h, w = self.grid_of(width=request.width, height=request.height)
+        texts, limit = request.prompts, request.max_sequence_length
+        read, tokens = self.tokenizer.encode_with_mask([*texts.values()], limit), h * w // 4
+        multiple = self.spec.limits.size_multiple_px
+        references = read_references(images, multiple)
+        grids = [tuple(side // multiple for side in pixels.shape[:2]) for pixels in references]
+        seen = "+".join(f"{columns}x{rows}" for rows, columns in grids)
+        return Draft(
+            f"{request.width}x{request.height},text={limit},prompts={len(texts)}"
+            + (f",references={seen}" if seen else ""),
+            {
+                "ids": read.ids,
+                "read": read.mask,
+                "noise": self._noise(request.seed, h // 2, w // 2),
+                **{f"{REFERENCE}{index}": pixels for index, pixels in enumerate(references)},
+            },
+            steps_of(request, plan_of(request, self.scheduler, tokens), self.scheduler.solver),
+            request.width,
+            request.height,
+            request.seed,
+            len(texts),
+            tokens + sum(rows * columns for rows, columns in grids),
+            cut_prompts("Qwen3", self.tokenizer, texts, limit),
+        )
+
+    def embed(self, weights: Flux2Networks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
+        """Encode the prompts and the references."""
+        encode = self.network(weights, "text_encoder")
+        rows, columns, _ = inputs["noise"].shape
+        return {
+            "latents": inputs["noise"].reshape(rows * columns, -1),
+            "grid": jnp.zeros((2 * rows, 2 * columns, 0)),
+            "prompt_embeds": encode(inputs["ids"], inputs["read"].astype(bool)),
+            **self._references(weights, inputs),
+            **initial_cache(inputs, self.config.width, self.dtype),
+        }
+
+    def conditions(
+        self,
+        program: StepProgram,
+        weights: Flux2Networks,
+        row: PyTree,
+        values: Mapping[str, jax.Array],
+    ) -> Modulations:
+        """Compute the modulations of some steps of one row."""
+        with self.options(program, values).active():
+            return self._modulations(weights, values["timestep"])
+
+    def predict(
+        self,
+        program: StepProgram,
+        weights: Flux2Networks,
+        rows: PyTree,
+        values: Mapping[str, jax.Array],
+        conditions: Modulations | None,
+        cache: CachedStep | None,
+    ) -> Float[Array, "batch prompts tokens patch"]:
+        """Return the velocity for every prompt of every row."""
+        if conditions is None:
+            conditions = self._modulations(weights, values["timestep"])
+        batch, prompts, text_tokens, _ = rows["prompt_embeds"].shape
+        tokens, ids = _image_tokens(rows)
+        velocity = self.network(weights, "transformer").velocity(
+            jnp.repeat(tokens, prompts, axis=0),
+            each_alone(rows["prompt_embeds"]),
+            jax.tree.map(lambda leaf: jnp.repeat(leaf, prompts, axis=0), conditions),
+            ids,
+            text_ids(text_tokens),
+            cache,
+        )
+        velocity = velocity[:, : rows["latents"].shape[1]].astype(jnp.float32)
+        return velocity.reshape(batch, prompts, *velocity.shape[1:])
+
+    def decode(self, weights: Flux2Networks, row: PyTree) -> jax.Array:
+        """Decode the latents by the VAE."""
+        latents = self._restored(weights, row, "latents")
+        return to_uint8(self._vae(weights).decode(latents[None].astype(self.dtype))[0])
+
+    def preview(self, weights: Flux2Networks, row: PyTree) -> jax.Array:
+        """Decode the estimate of the clean latents by a linear map."""
+        latents = self._restored(weights, row, "denoised")
+        return to_uint8(self.network(weights, "preview")(latents))
+
+    def _restored(self, weights: Flux2Networks, row: PyTree, name: str) -> Float[Array, "h w c"]:
+        """Return latents of a row as the VAE has them."""
+        statistics = self.network(weights, "vae").statistics
+        return unpack(statistics.restored(row[name]), *row["grid"].shape[:2])
+
+    def _references(
+        self, weights: Flux2Networks, inputs: Mapping[str, jax.Array]
+    ) -> dict[str, Any]:
+        """Encode the references; none: the row has no such leaves."""
+        names = sorted(name for name in inputs if name.startswith(REFERENCE))
+        if not names:
+            return {}
+        statistics = self.network(weights, "vae").statistics
+        latents = {
+            name.removeprefix(REFERENCE): self.encode_image(weights, inputs[name], None)
+            for name in names
+        }
+        packed = [statistics.normed(pack(one)) for one in latents.values()]
+        grids = {index: jnp.zeros((*one.shape[:2], 0)) for index, one in latents.items()}
+        return {"references": jnp.concatenate(packed), "reference_grids": grids}
+
+    def _modulations(self, weights: Flux2Networks, timestep: Float[Array, " times"]) -> Modulations:
+        """Compute the modulations at every time."""
+        transformer = nnx.merge(self.graphs.transformer, in_place(weights.transformer))
+        found: Modulations = transformer.conditions(timestep)
+        return found
+
+    def _noise(self, seed: int, rows: int, columns: int) -> np.ndarray:
+        """Draw the first noise, in the networks' precision: [rows, columns, 4c], float32."""
+        shape = (self.config.in_channels, rows, columns)
+        drawn = TorchGenerator(seed).randn(shape, self.dtype).astype(self.dtype)
+        return np.asarray(drawn.astype(np.float32).transpose(1, 2, 0))
+
+
+def _image_tokens(
+    rows: PyTree,
+) -> tuple[Float[Array, "batch image_tokens channels"], np.ndarray]:
+    """Return what the network reads of rows, and its positions [image_tokens, 4]."""
+    tokens, grids = rows["latents"], [rows["grid"]]
+    if "references" in rows:
+        tokens = jnp.concatenate([tokens, rows["references"]], axis=1)
+        grids += [rows["reference_grids"][index] for index in sorted(rows["reference_grids"])]
+    ids = [
+        image_ids(grid.shape[1] // 2, grid.shape[2] // 2, index) for index, grid in enumerate(grids)
+    ]
+    return tokens, np.concatenate(ids)

@@ -1,0 +1,73 @@
+"""Spec of a FLUX.2 klein checkpoint for the API: tasks, fields, defaults and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from models.checkpoint.folder import fingerprint, read_defaults
+from models.flux2.references import FURTHER, IMAGE, MOST_PIXELS
+from models.flux2.request import FIELDS, GUIDANCE, MAX_SEQUENCE_LENGTH
+from models.spec.model_spec import Limits, ModelSpec, Need
+from models.vae.config import VaeConfig
+
+DEFAULT_LATENTS_PX = 128
+"""The side of an image in latents where the request names none: 1024 pixels, as in diffusers."""
+DISTILLED: Mapping[str, Any] = {"num_inference_steps": 4}
+BASE: Mapping[str, Any] = {"num_inference_steps": 50, "guidance_scale": 4.0}
+"""Defaults of its authors' pages, and of diffusers' Flux2KleinPipeline."""
+MAX_REFERENCES = 3
+"""Images beside `image`: four in all, as in its authors' own API."""
+
+NEEDS = {"negative_prompt": (Need(field="guidance_scale", above=1),)}
+
+
+def make_spec(
+    name: str,
+    sources: tuple[Path, ...],
+    vae: VaeConfig,
+    defaults: Mapping[str, Any],
+    *,
+    is_distilled: bool,
+) -> ModelSpec:
+    """Defaults are the published ones, then the folder's `atelier.json`, then the operator's.
+
+    Args:
+        sources: the folder, and the file of weights if there is one.
+    """
+    token, side = 2 * vae.downsampling, DEFAULT_LATENTS_PX * vae.downsampling
+    fields = FIELDS - GUIDANCE if is_distilled else FIELDS
+    chosen = {**read_defaults(sources[0]), **defaults}
+    unknown = sorted(chosen.keys() - fields)
+    if unknown:
+        raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
+    own = {
+        "width": side,
+        "height": side,
+        "max_sequence_length": MAX_SEQUENCE_LENGTH,
+        **(DISTILLED if is_distilled else BASE),
+    }
+    return ModelSpec(
+        name=name,
+        family="flux2",
+        tasks=("text-to-image", "image-to-image"),
+        fields=fields,
+        defaults={**own, **chosen},
+        sized_by_image=("image-to-image",),
+        sized_within_px=MOST_PIXELS,
+        needs={} if is_distilled else NEEDS,
+        limits=Limits(
+            size_multiple_px=token,
+            min_side_px=token,
+            max_side_px=2 * side,
+            max_pixels=4 * side * side,
+            max_steps=1000,
+            max_images=16,
+            max_sequence_length=MAX_SEQUENCE_LENGTH,
+            max_reference_images=MAX_REFERENCES,
+        ),
+        read_pixels=dict.fromkeys((IMAGE, FURTHER), MOST_PIXELS),
+        bucket_fields=("width", "height", "max_sequence_length"),
+        fingerprint=fingerprint(*sources),
+    )

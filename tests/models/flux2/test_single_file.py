@@ -1,0 +1,110 @@
+"""Single files in the authors' keys give the weights of the folder in diffusers' layout.
+
+The writer of these files is itself held against diffusers' own conversion of such files.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers import Flux2Transformer2DModel
+from diffusers.loaders import single_file_utils
+from safetensors.torch import load_file
+
+from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
+from models.flux2.pipeline import Flux2Networks
+from tests.models.flux.original_writer import in_eight_bits
+from tests.models.flux2.original_writer import transformer, vae
+from tests.models.sdxl.original_writer import vae as plain_vae
+from tests.models.single_files import Tensors, are_equal, weights, write
+from tests.parity.tiny_flux2 import make_flux2
+
+WIDE = {"num_single_layers": 11}
+"""Blocks whose numbers have two digits."""
+
+
+def all_in_one(folder: Path, autoencoder: Tensors, encoder: str = "qwen3_4b") -> Tensors:
+    """Return what ComfyUI's whole checkpoints hold."""
+    text = load_file(folder / "text_encoder/model.safetensors")
+    own = transformer(folder / "transformer")
+    return {
+        **{f"model.diffusion_model.{key}": t for key, t in own.items()},
+        **{f"text_encoders.{encoder}.transformer.model.{key}": t for key, t in text.items()},
+        **{f"vae.{key}": t for key, t in autoencoder.items()},
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_flux2(tmp_path_factory.mktemp("flux2") / "base", transformer=WIDE)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base with other weights, so that what is read of it shows."""
+    return make_flux2(tmp_path_factory.mktemp("other") / "base", transformer=WIDE, seed=50)
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Flux2Networks:
+    return weights(folder)
+
+
+@pytest.mark.parametrize("prefix", ["", "model.diffusion_model.", "diffusion_model."])
+def test_a_transformer_alone_takes_the_rest_from_its_base(
+    folder: Path, other: Path, whole: Flux2Networks, tmp_path: Path, prefix: str
+) -> None:
+    named = {prefix + key: t for key, t in transformer(folder / "transformer").items()}
+    made = weights(write(named, tmp_path / "flux-2-klein-4b.safetensors"), other)
+    assert are_equal(made.transformer, whole.transformer)
+    rest = weights(other)
+    assert are_equal(made._replace(transformer=0), rest._replace(transformer=0))
+
+
+@pytest.mark.parametrize("encoder", ["qwen3_4b", "qwen3_8b"])
+def test_all_networks_in_one_file(
+    folder: Path, other: Path, whole: Flux2Networks, tmp_path: Path, encoder: str
+) -> None:
+    """With the convolutions about the latents inside of encoder and decoder, or beside them."""
+    autoencoder = (vae if encoder == "qwen3_4b" else plain_vae)(folder / "vae")
+    file = write(all_in_one(folder, autoencoder, encoder), tmp_path / "all.safetensors")
+    assert are_equal(weights(file, other)._replace(preview=0), whole._replace(preview=0))
+
+
+def test_diffusers_own_names(folder: Path, whole: Flux2Networks, tmp_path: Path) -> None:
+    stored = load_file(folder / "transformer/diffusion_pytorch_model.safetensors")
+    assert are_equal(weights(write(stored, tmp_path / "own.safetensors"), folder), whole)
+
+
+def test_scaled_8_bit_floats(folder: Path, tmp_path: Path) -> None:
+    """Of fused layers, too; the products are those of torch."""
+    packed = in_eight_bits(transformer(folder / "transformer"))
+    plain = {
+        key: t.float() * packed[f"{key.removesuffix('.weight')}.scale_weight"]
+        if t.dtype == torch.float8_e4m3fn
+        else t
+        for key, t in packed.items()
+        if not key.endswith(("scale_weight", "scale_input", "scaled_fp8"))
+    }
+    small = weights(write(packed, tmp_path / "small.safetensors"), folder)
+    assert are_equal(small, weights(write(plain, tmp_path / "plain.safetensors"), folder))
+
+
+def test_files_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
+    file = write({"vae.bn.running_mean": torch.zeros(2)}, tmp_path / "x.safetensors")
+    with pytest.raises(UnsupportedCheckpoint, match=r"no FLUX\.2 transformer in it"):
+        weights(file, folder)
+    stored = transformer(folder / "transformer")
+    del stored["single_blocks.10.linear1.weight"]
+    with pytest.raises(CheckpointError, match=r"missing: single_blocks\.10\.linear1\.weight"):
+        weights(write(stored, tmp_path / "less.safetensors"), folder)
+
+
+def test_the_writer_against_diffusers(folder: Path) -> None:
+    network = Flux2Transformer2DModel.from_pretrained(folder, subfolder="transformer")
+    convert = single_file_utils.convert_flux2_transformer_checkpoint_to_diffusers
+    converted, expected = convert(transformer(folder / "transformer")), network.state_dict()
+    assert converted.keys() == expected.keys()
+    assert all(converted[key].equal(tensor) for key, tensor in expected.items())
