@@ -80,7 +80,7 @@ def test_front_end_and_pools_are_of_the_same_versions() -> None:
 
 
 def test_a_front_end_has_no_jax() -> None:
-    assert pins_of("frontend").keys().isdisjoint({*HEAVY, "scipy", "av"})
+    assert pins_of("frontend").keys().isdisjoint({*HEAVY, "scipy"})
 
 
 @pytest.mark.parametrize(
