@@ -64,6 +64,7 @@ FLOORS: dict[str, dict[str, str]] = {
         "vae": "checkpoint interface nn parallel spec",
         "loading": "checkpoint weights nn parallel spec text vae",
         "adapters": "checkpoint nn parallel spec text weights",
+        "upscale": "checkpoint loading nn spec weights",
         **dict.fromkeys(
             FAMILIES,
             "adapters spec checkpoint parallel nn weights sampling interface text vision vae "

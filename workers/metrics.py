@@ -23,7 +23,7 @@ STAGE_BUCKETS_S = (
 )  # fmt: skip
 COMPILE_BUCKETS_S = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
-STAGES = ("encode", "denoise", "decode", "media", "store")
+STAGES = ("encode", "denoise", "decode", "upscale", "media", "store")
 PROGRAMS = ("encode", "step", "decode", "preview")
 CACHE_RESULTS = ("hit", "miss")
 EXECUTABLE_RESULTS = ("hit", "miss", "refused", "unkept")

@@ -19,6 +19,7 @@ from models.spec.lora import Lora, RequestedLora, pages_of_request
 from models.spec.option import Option
 from models.spec.quality_presets import EXACT, Quality
 from models.spec.request_images import field_of, image_values
+from models.spec.upscalers import Upscaler
 
 READ_PX, READ_FRAMES = "read_px", "read_frames"
 """Parts of a bucket: pixels of a request's images that each step reads, and frames of its own
@@ -211,6 +212,8 @@ class ModelSpec(BaseModel):
     """Names that an entry of the request's `image_prompts` may have; empty: it takes none."""
     controls: Mapping[str, ControlKind] = Field(default_factory=dict)
     """Names that an entry of the request's `control` may have; empty: it takes none."""
+    upscalers: Mapping[str, Upscaler] = Field(default_factory=dict)
+    """Names that the request's `upscale` may have; empty: it takes none."""
     lora_pages: int = Field(default=0, ge=0)
     """Pages of adapters that one image may have at the most (`models.spec.lora`); 0: the model's
     pools take no adapters."""

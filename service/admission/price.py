@@ -6,7 +6,10 @@ import math
 import time
 from dataclasses import dataclass
 
+from models.spec.model_spec import ModelSpec
 from models.spec.request_images import with_images
+from models.spec.upscalers import BUCKET, tiles_of, upscaler_of
+from models.spec.upscalers import FIELD as UPSCALE
 from service.admission.caller import Caller
 from service.admission.parse import Parsed
 from service.admission.resolve import Images, ResolvedRequest
@@ -40,7 +43,8 @@ async def price(front: FrontEnd, caller: Caller, resolved: ResolvedRequest) -> P
             "previews": caller.previews,
         }
     )
-    return Priced(await _predicted(front, job), resolved.parsed, resolved.images)
+    tail_s = await _tail_s(front, job, resolved.spec)
+    return Priced(await _predicted(front, job, tail_s), resolved.parsed, resolved.images)
 
 
 def _job(resolved: ResolvedRequest) -> Job:
@@ -65,10 +69,21 @@ def _job(resolved: ResolvedRequest) -> Job:
     )
 
 
-async def _predicted(front: FrontEnd, job: Job) -> Job:
+async def _tail_s(front: FrontEnd, job: Job, spec: ModelSpec) -> float:
+    """Predict the seconds of what comes behind the decoding of all images: upscaling."""
+    upscaler = upscaler_of(job.request, spec.upscalers)
+    if upscaler is None:
+        return 0.0
+    tiles = tiles_of(job.request["width"], job.request["height"], upscaler)
+    tile_s = await front.costs.unit_s(job.model, BUCKET + job.request[UPSCALE]["name"])
+    return job.images * tiles * tile_s
+
+
+async def _predicted(front: FrontEnd, job: Job, tail_s: float) -> Job:
     cost = await front.costs.predict(job.model, job.bucket, job.steps, job.images)
     if cost is None:
         return job
+    cost = cost.longer(tail_s)
     compile_s = await front.costs.compile_s(job.model, job.bucket)
     load_s = await front.costs.load_s(job.model, [lora.digest for lora in job.loras])
     is_beyond = cost.seconds + compile_s + load_s > job.request.get("deadline_s", math.inf)
@@ -77,6 +92,7 @@ async def _predicted(front: FrontEnd, job: Job) -> Job:
         update={
             "cost": cost.device_seconds + compile_s + load_s,
             "compile_s": compile_s,
+            "tail_s": tail_s,
             "run_s": None if is_tried else cost.seconds + load_s,
         }
     )

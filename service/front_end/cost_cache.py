@@ -87,6 +87,10 @@ class CostCache:
         """Seconds that loading these adapters takes on the ready pool that lacks fewest of them."""
         return (await self._tables.get(model)).load_s(adapters) if adapters else 0.0
 
+    async def unit_s(self, model: str, bucket: str) -> float:
+        """Seconds of one unit of what is not of steps, such as an upscaler's tile."""
+        return (await self._tables.get(model)).unit_s(bucket)
+
     async def is_tried(self, job: Job, cost: Cost) -> bool:
         """Return whether to admit a job whose deadline a doubtful cost rules out.
 

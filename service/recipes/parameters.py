@@ -89,6 +89,8 @@ def _pairs(recipe: Recipe) -> Iterator[tuple[str, Any]]:
         "Denoising strength": _number(request.get("strength")),
         "Clip skip": request.get("clip_skip"),
         "Lora hashes": ", ".join(f"{n}: {d[:HASH_CHARS]}" for n, d in recipe.loras.items()),
+        "Postprocess upscaler": request.get("upscale", {}).get("name"),
+        "Postprocess upscale by": _number(request.get("upscale", {}).get("scale")),
         "Frames": request.get("num_frames"),
         "FPS": _number(request.get("fps")),
         "Version": recipe.generator,

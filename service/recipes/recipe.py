@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from models.spec.lora import RequestedLora
 from models.spec.model_spec import ModelSpec
 from models.spec.request_images import without_images
+from models.spec.upscalers import upscaler_of
 
 PRIVATE = frozenset({"webhook", "metadata", "priority", "deadline_s", "num_images"})
 """Request fields that no recipe holds: of the client, not of the image. `seed` is the image's own,
@@ -46,6 +47,8 @@ class Recipe(BaseModel):
     """Name of the scheduler that ran, whether the request named it or not."""
     loras: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each adapter's file, by name."""
+    upscaler: str | None = None
+    """SHA-256 of the upscaler's file."""
     images: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each input image's file, by its path in the request: `control.0.image`."""
     frame: int | None = None
@@ -85,7 +88,7 @@ def recipe_of(
         for name, value in without_images(request).items()
         if name not in PRIVATE and value is not None
     }
-    output = request.get("output", {})
+    output, upscaler = request.get("output", {}), upscaler_of(request, spec.upscalers)
     kept["output"] = {name: output[name] for name in OF_FILES if output.get(name) is not None}
     return Recipe(
         generator=generator(),
@@ -93,6 +96,7 @@ def recipe_of(
         fingerprint=spec.fingerprint,
         scheduler=kept.get("scheduler", {}).get("name") or spec.scheduler,
         loras={lora.name: lora.digest for lora in loras},
+        upscaler=upscaler.digest if upscaler else None,
         images=dict(images or {}),
     )
 

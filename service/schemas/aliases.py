@@ -11,6 +11,7 @@ SHAPES: Mapping[str, str] = {
     "loras": '{"name": "…", "scale": 1.0}',
     "control": '{"name": "…", "image": "…"}',
     "image_prompts": '{"image": "…"}',
+    "upscale": '{"name": "…", "scale": 2}',
     "output": '{"format": "png"}',
     "webhook": '{"url": "https://…"}',
 }
@@ -20,6 +21,8 @@ _SCHEDULER = f"scheduler, such as {SHAPES['scheduler']}"
 _LORAS = f"loras, such as [{SHAPES['loras']}]"
 _CONTROL = f"control, such as [{SHAPES['control']}]"
 _IMAGE_PROMPTS = f"image_prompts, such as [{SHAPES['image_prompts']}]"
+
+_UPSCALE = f"upscale, such as {SHAPES['upscale']}"
 
 _GENERATE = {
     # OpenAI, and what follows it
@@ -69,6 +72,10 @@ _GENERATE = {
     "ip_adapter_image": _IMAGE_PROMPTS,
     "ip_adapter_scale": "image_prompts.0.scale",
     "redux_image": _IMAGE_PROMPTS,
+    "upscaler": _UPSCALE,
+    "upscaler_1": _UPSCALE,
+    "upscaling_resize": "upscale.scale",
+    "upscale_factor": "upscale.scale",
     "images": "image and reference_images",
     "reference_image": "reference_images",
     "init_image": "image",
@@ -127,6 +134,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
     "loras": _LORA,
     "control": _CONTROL_ENTRY,
     "image_prompts": {"weight": "scale", "strength": "scale", "model": "name"},
+    "upscale": {"model": "name", "model_name": "name", "upscaler": "name", "factor": "scale"},
     "output": {"type": "format", "compression": "quality", "base64": "inline"},
     "webhook": {"address": "url"},
 }

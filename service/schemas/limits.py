@@ -15,6 +15,8 @@ class Bounds(Limits):
 
     max_clip_pixels: int
     """Maximum pixels of a whole video: width times height times frames."""
+    max_upscaled_pixels: int
+    """Maximum pixels of an image behind an upscaler."""
     max_prompt_chars: int
     """Maximum characters of each prompt."""
     max_loras: int
@@ -32,10 +34,18 @@ def bounds_of(model: Limits, server: LimitSettings) -> Bounds:
         "max_steps": min(model.max_steps, server.max_steps),
         "max_images": min(model.max_images, server.max_images),
         "max_clip_pixels": server.max_clip_pixels,
+        "max_upscaled_pixels": server.max_upscaled_pixels,
         "max_prompt_chars": server.max_prompt_chars,
         "max_loras": server.max_loras,
     }
     return Bounds.model_construct(**{**dict(model), **stricter})
+
+
+def has_no_upscaler(model: ModelSpec) -> str:
+    """Return what is said where a model has no upscaler."""
+    if any(task.endswith("-to-video") for task in model.tasks):
+        return f"the model {model.name!r} makes videos, which are not upscaled"
+    return f"the model {model.name!r} has no upscaler; its operator can add one, by [upscalers]"
 
 
 def takes_no_loras(model: ModelSpec) -> str:

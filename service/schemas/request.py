@@ -317,6 +317,16 @@ class ImagePromptRequest(Body):
     """Strength of its effect."""
 
 
+class UpscaleRequest(Body):
+    """Upscaler of the finished image, which has more pixels then than `width` and `height` say."""
+
+    name: Name | None = None
+    """Name of one of the model's `upscalers`. May be left out where it has only one."""
+    scale: Annotated[float, Field(ge=1, le=16)] | None = None
+    """Sides of the output, relative to `width` and `height`: at most the upscaler's own scale;
+    less is resized from that. Default: the upscaler's own."""
+
+
 class GenerateRequest(Body):
     """One request for images or videos; a field that the model does not serve is refused."""
 
@@ -433,6 +443,8 @@ class GenerateRequest(Body):
     """Share of `image` to redraw. Default: the model's."""
     loras: Annotated[list[LoraRequest], Field(max_length=MAX_LORAS)] | None = None
     """Adapters (LoRA) by name, each with its scale, all at once: as `diffusers` adds them up."""
+    upscale: UpscaleRequest | None = None
+    """Upscaler that draws each finished image larger. Default: none."""
     output: OutputRequest | None = None
     """Format of the files, and whether they come inline."""
     priority: Literal["low", "normal", "high"] = "normal"

@@ -16,6 +16,7 @@ from models.spec.lora import PAGE_RANK, Lora
 from models.spec.model_spec import Batching, Need, Sizes
 from models.spec.option import Option
 from models.spec.quality_presets import Quality
+from models.spec.upscalers import Upscaler
 from service.jobs.model.job import Detail, Job, JobError, JobState, Output, Stage, Usage, Warned
 from service.jobs.queue import ModelStatus
 from service.schemas import examples
@@ -190,6 +191,8 @@ class ModelView(View):
     """Names that an entry of the field `image_prompts` may have, each with what it adds."""
     controls: dict[str, ControlKind]
     """Names that an entry of the field `control` may have."""
+    upscalers: dict[str, Upscaler]
+    """Names that the field `upscale` may have, each with its scale."""
     has_exact: bool
     """Whether it draws exact images, too: not where its weights are of 8 bits alone."""
     base: str | None
@@ -389,6 +392,7 @@ def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
         qualities=dict(spec.qualities),
         image_prompts=dict(spec.image_prompts),
         controls=dict(spec.controls),
+        upscalers=dict(spec.upscalers),
         has_exact=spec.has_exact,
         base=spec.runs_on or None,
         batching=spec.batching,

@@ -14,6 +14,9 @@ class LimitSettings(Section):
     """Maximum width and height."""
     max_pixels: int = Field(4096 * 4096, gt=0)
     """Maximum of width times height."""
+    max_upscaled_pixels: int = Field(8192 * 8192, gt=0)
+    """Maximum of width times height behind an upscaler. Workers hold some ten bytes a pixel while
+    they draw and encode it."""
     max_frames: int = Field(257, gt=0)
     """Maximum number of frames of a video."""
     max_clip_pixels: int = Field(1280 * 720 * 257, gt=0)

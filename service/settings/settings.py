@@ -35,6 +35,7 @@ from service.settings.server import ServerSettings
 from service.settings.store import StoreSettings
 from service.settings.tenants import TenantSettings
 from service.settings.tracing import TracingSettings
+from service.settings.upscalers import UpscalerSettings
 from service.settings.webhooks import WebhookSettings
 
 CONFIG_VARIABLE = "ATELIER_CONFIG"
@@ -82,6 +83,8 @@ class Settings(BaseSettings):
     """Models by name."""
     loras: dict[str, LoraSettings] = Field(default_factory=dict)
     """Adapters by name."""
+    upscalers: dict[str, UpscalerSettings] = Field(default_factory=dict)
+    """Upscalers by name."""
     pools: dict[str, PoolSettings] = Field(default_factory=dict)
     """Pools of workers by name."""
 

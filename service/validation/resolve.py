@@ -11,6 +11,8 @@ from models.spec.image_files import ImageFile
 from models.spec.image_sizes import within_pixels
 from models.spec.lora import Lora, RequestedLora
 from models.spec.model_spec import ModelSpec, Task
+from models.spec.upscalers import FIELD as UPSCALE
+from models.spec.upscalers import with_defaults as with_upscaler
 from service.errors.problems import FieldError, Invalid, NotAcceptable
 from service.jobs.model.job import Warned
 from service.schemas.request import MEDIA_TYPES, GenerateRequest, OutputRequest, model_fields
@@ -121,6 +123,8 @@ def _with_defaults(given: dict[str, Any], spec: ModelSpec, task: Task) -> dict[s
     if "image" not in given:
         fields.pop("strength", None)
         fields |= {"strength": given["strength"]} if "strength" in given else {}
+    if UPSCALE in given:
+        fields[UPSCALE] = with_upscaler(given[UPSCALE], spec.upscalers)
     if "seed" not in given:
         fields["seed"] = secrets.randbelow(DRAWN_SEEDS)
     return fields

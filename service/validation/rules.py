@@ -19,8 +19,10 @@ from models.spec.model_spec import ModelSpec, Task
 from models.spec.prompt_syntax import passages
 from models.spec.quality_presets import EXACT
 from models.spec.request_images import VIDEO_FIELDS
+from models.spec.upscalers import FIELD as UPSCALE
+from models.spec.upscalers import MAX_SIDE_PX, upscaled
 from service.errors.problems import FieldError
-from service.schemas.limits import Bounds, bounds_of, takes_no_loras
+from service.schemas.limits import Bounds, bounds_of, has_no_upscaler, takes_no_loras
 from service.settings.limits import LimitSettings
 from service.validation.loras import wrong_loras
 from service.validation.scheduler_options import wrong_scheduler
@@ -73,7 +75,7 @@ def all_errors(case: Case) -> list[FieldError]:
 
 def _unserved(case: Case) -> Errors:
     served = case.spec.fields | {"prompt", "seed", "num_images"}
-    for name in sorted(case.given.keys() - served - {"loras"}):
+    for name in sorted(case.given.keys() - served - {"loras", UPSCALE}):
         yield FieldError(name, f"the model {case.spec.name!r} does not serve this field")
 
 
@@ -298,6 +300,31 @@ def _wrong_quality(case: Case) -> Errors:
         yield FieldError("quality", said)
 
 
+def _wrong_upscale(case: Case) -> Errors:
+    if UPSCALE not in case.given:
+        return
+    known, asked = case.spec.upscalers, case.fields[UPSCALE]
+    if not known:
+        yield FieldError(UPSCALE, has_no_upscaler(case.spec))
+    elif (name := asked["name"]) not in known:
+        yield FieldError(f"{UPSCALE}.name", f"must be {' or '.join(sorted(known))}")
+    elif asked["scale"] > (top := known[name].scale):
+        yield FieldError(f"{UPSCALE}.scale", f"must be {top} at most, the scale of {name!r}")
+    else:
+        yield from _too_large(case, asked["scale"])
+
+
+def _too_large(case: Case, scale: float) -> Errors:
+    """Report images that are too large behind an upscaler."""
+    sides = [upscaled(case.fields.get(name, 0), scale) for name in ("width", "height")]
+    if max(sides) > MAX_SIDE_PX:
+        said = f"makes a side of {max(sides)} pixels; {MAX_SIDE_PX} is the most"
+        yield FieldError(f"{UPSCALE}.scale", said)
+    elif sides[0] * sides[1] > (top := case.bounds.max_upscaled_pixels):
+        said = f"makes {sides[0]} x {sides[1]} pixels; {top} is the most"
+        yield FieldError(f"{UPSCALE}.scale", said)
+
+
 def _wrong_loras(case: Case) -> Errors:
     entries = case.given.get("loras", ())
     if case.spec.lora_pages:
@@ -326,5 +353,6 @@ _CHECKS: tuple[Callable[[Case], Errors], ...] = (
     _untaken_step_lists,
     _wrong_scheduler,
     _wrong_quality,
+    _wrong_upscale,
     _wrong_loras,
 )

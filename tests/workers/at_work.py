@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -11,12 +11,14 @@ from typing import Any
 
 from models.interface.pipeline import Fields
 from models.parallel.axis_rules import Layout
+from models.upscale.load import LoadedUpscaler
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings.pools import PoolSettings
 from tests.workers.polling import DEADLINE_S
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
+from workers.loading.upscalers import with_upscalers
 from workers.pool.output_checks import OutputCheck
 from workers.pool.worker import Worker
 from workers.programs.batch_sizes import BatchSizes
@@ -34,6 +36,7 @@ async def at_work(
     lease_s: float = LEASE_S,
     batching: BatchSizes | None = None,
     check: OutputCheck | None = None,
+    upscalers: Mapping[str, LoadedUpscaler] | None = None,
     **settings: Any,
 ) -> AsyncIterator[tuple[Worker, asyncio.Task[int]]]:
     """A pool that runs, and its task; whatever the test does, it has ended afterwards.
@@ -42,7 +45,10 @@ async def at_work(
         lease_s: that the pool believes its claims to last, and renews them by.
     """
     wanted = PoolSettings(**{"model": SPEC.name, "slots": 4, "preview_every_s": 0, **settings})
-    engine = Engine(pipeline, layout, wanted.slots, batching)
+    if upscalers:
+        specs = {name: one.spec for name, one in upscalers.items()}
+        pipeline.spec = with_upscalers(pipeline.spec, specs)
+    engine = Engine(pipeline, layout, wanted.slots, batching, upscalers=upscalers)
     pool = Worker("toy", engine, queue, store, wanted, lease_s, check=check)
     task = asyncio.create_task(pool.run([warmup]))
     try:

@@ -22,6 +22,8 @@ import numpy as np
 
 from models.interface.pipeline import Fields, Pipeline, Prepared, PyTree
 from models.parallel.axis_rules import Layout
+from models.spec.upscalers import FIELD as UPSCALE
+from models.upscale.load import LoadedUpscaler
 from service.jobs.model.job import Stage
 from service.tracing import spans
 from service.tracing.span import Attributes
@@ -34,6 +36,7 @@ from workers.engine.snapshot import RowSnapshot, UnfitSnapshot, check_fit, neede
 from workers.engine.stage_timing import marking, stage
 from workers.engine.step_loop import StepLoop
 from workers.engine.step_metrics import StepMetrics
+from workers.engine.upscaling import Upscalers
 from workers.programs import warmup
 from workers.programs.aot_cache import Executables
 from workers.programs.batch_sizes import BatchSizes, exact
@@ -84,6 +87,7 @@ class Engine:
         launcher: where a launch goes besides this process.
         executables: programs that need not be compiled.
         lora_files: where adapters' files are; None: there are none.
+        upscalers: upscalers of finished images, by name; None: there are none.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class Engine:
         launcher: Launcher | None = None,
         executables: Executables | None = None,
         lora_files: LoraFiles | None = None,
+        upscalers: Mapping[str, LoadedUpscaler] | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.layout = layout
@@ -113,8 +118,9 @@ class Engine:
         self._batch_layouts = compiler.batch_layouts(self.batching.sizes, self.batching.elastic)
         self.programs = ProgramCache(compiler, self._launcher, self._batch_layouts)
         self.adapters = Adapters(pipeline, compiler.weights, self._launcher, lora_files or no_files)
+        self.upscalers = Upscalers(pipeline.spec, upscalers or {})
         # One thread a stage: at most one encode and one decode share the device with the steps.
-        stages = ("prepare", "encode", "decode", "preview", "keep")
+        stages = ("prepare", "encode", "decode", "upscale", "preview", "keep")
         self._threads = {stage: ThreadPoolExecutor(1, stage) for stage in stages}
         meter = StepMetrics(pipeline.spec.name, compiler.layout_of)
         self.step_loop = StepLoop(meter, compiler.weights, slots, self._launcher.fetch, self.die)
@@ -124,6 +130,7 @@ class Engine:
     async def warm_up(self, requests: Sequence[Fields]) -> None:
         """Compile all that these requests run. Raises: the error of a program they need."""
         await self._run("keep", self.adapters.warm_up)
+        await self._run("upscale", self.upscalers.warm_up)
         for fields in requests:
             prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
             await self.look_for(filter(None, [self.costs.bucket(fields)]))
@@ -219,13 +226,27 @@ class Engine:
         on_stage("decoding", None)
         with explained("decoding the image"), stage(model, "decode"):
             pixels = await self._decode(row)
+        drawn = await self._upscaled(fields, pixels, on_stage)
+        around_s = programs.around_s + self.upscalers.seconds(fields.get(UPSCALE), pixels.shape)
         return EngineOutput(
-            pixels,
+            drawn,
             prepared.seed,
             row.done,
-            row.device_seconds + programs.around_s,
-            row.own_seconds + programs.around_s,
+            row.device_seconds + around_s,
+            row.own_seconds + around_s,
         )
+
+    async def _upscaled(self, fields: Fields, pixels: np.ndarray, on_stage: OnStage) -> np.ndarray:
+        """Draw an image larger, where that is asked for; between tiles it may be canceled."""
+        asked = fields.get(UPSCALE)
+        if not asked:
+            return pixels
+        on_stage("upscaling", None)
+        with explained("upscaling the image"), stage(self.pipeline.spec.name, "upscale"):
+            upscaling = await self._run("upscale", self.upscalers.begin, asked, pixels)
+            for work in upscaling.works():
+                await self._run("upscale", work)
+            return await self._run("upscale", upscaling.image)
 
     async def _draw(
         self,

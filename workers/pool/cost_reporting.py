@@ -192,6 +192,7 @@ class CostReporter:
         """Report news; without Redis, the next time."""
         devices = self._engine.layout.mesh.size
         rows = self._engine.costs.rows(self._layout, devices)
+        rows |= self._engine.upscalers.rows(self._layout, devices)
         try:
             table = await self._queue.costs(self.model)
             known = {key: row for key, row in self._reported.items() if key in table.rows}

@@ -24,6 +24,7 @@ import jax
 from models.adapters.files.names import packed
 from models.adapters.names_of import names_of
 from models.interface.pipeline import Fields, Pipeline
+from models.parallel.axis_rules import Layout
 from models.spec.model_spec import Batching, Sizes
 from service.jobs.queue import Claims, Queue
 from service.jobs.redis import connection
@@ -46,6 +47,7 @@ from workers.loading.layout import own
 from workers.loading.loras import configured_loras
 from workers.loading.model import MeshSlice
 from workers.loading.together import Loaded
+from workers.loading.upscalers import load_upscalers
 from workers.media.marking import Marking
 from workers.multihost.exits import leave_within
 from workers.multihost.follower import Follower
@@ -402,9 +404,10 @@ async def _worker(
     queue.tally = metrics.tally
     store, opened = Store(settings.store_url), one.opened
     loras = await prepared_loras(settings, one.pool, one.pipeline, opened, store)
+    upscalers = load_upscalers(settings, one.pipeline, first_device(opened.layout))
     engine = Engine(
         *(one.pipeline, opened.layout, opened.chosen.slots, _batching(one), launcher),
-        *(opened.executables, loras.find),
+        *(opened.executables, loras.find, upscalers),
     )
     closing.callback(engine.close)
     served = listed_sizes.of_settings(one.model, one.pipeline.spec)
@@ -429,6 +432,14 @@ def _hear_signals(workers: Sequence[Worker], launcher: Launcher, drain_s: float)
         drain=partial(loop.call_soon_threadsafe, in_time, Worker.drain),
         stop_now=partial(loop.call_soon_threadsafe, in_time, Worker.stop_now),
     )
+
+
+def first_device(layout: Layout) -> jax.Device:
+    """Return the first of a slice's devices that is this process's own."""
+    own: list[jax.Device] = [
+        one for one in layout.mesh.devices.flat if one.process_index == jax.process_index()
+    ]
+    return own[0]
 
 
 def safety_of(settings: SafetySettings) -> SafetyChecker | None:

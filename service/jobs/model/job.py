@@ -124,7 +124,7 @@ class Usage(BaseModel):
     steps: int = 0
     """Denoising steps that ran, summed over the images."""
     device_seconds: float = 0.0
-    """Seconds of a mesh slice, in all attempts: encoding, steps, decoding, and
+    """Seconds of a mesh slice, in all attempts: encoding, steps, decoding, upscaling, and
     `compile_seconds`."""
     compile_seconds: float = 0.0
     """Seconds of these for compiling programs that this job was the first to need, however it ends:
@@ -133,7 +133,7 @@ class Usage(BaseModel):
     """Seconds in the queue, over all attempts."""
 
 
-Stage = Literal["compiling", "loading_adapters", "denoising", "decoding", "storing"]
+Stage = Literal["compiling", "loading_adapters", "denoising", "decoding", "upscaling", "storing"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 """Stages of a running job, in order."""
 
@@ -196,6 +196,8 @@ class Job(BaseModel):
     """Share of `cost` that compiling its programs is predicted to take: 0 where a pool has them."""
     max_compiling: int | None = None
     """Jobs of its tenant that may be compiled for at the same time; None: any."""
+    tail_s: float = Field(default=0.0, ge=0)
+    """Part of `cost` and `run_s` that comes behind the decoding: upscaling."""
     run_s: float | None = None
     """Seconds that it would take alone on the fastest pool, compiled; None: not known."""
     weight: float = Field(default=1.0, gt=0)

@@ -10,7 +10,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
 from typing import NamedTuple
@@ -98,6 +98,17 @@ class Cost:
     """Size relative to the bucket that it was predicted from; 1: it was measured."""
     at: float = field(default=0.0, compare=False)
     """Time of the last measurement, by Redis's clock."""
+
+    def longer(self, tail_s: float) -> Cost:
+        """Return the cost of what takes so many seconds more behind its decoding."""
+        if not tail_s:
+            return self
+        return replace(
+            self,
+            seconds=self.seconds + tail_s,
+            device_seconds=self.device_seconds + tail_s,
+            decode_s=self.decode_s + tail_s,
+        )
 
     @property
     def stands_s(self) -> float:
@@ -223,6 +234,15 @@ class CostTable:
             if row.compile_s is not None:
                 found[key.layout][key.bucket] = row.compile_s
         return dict(found)
+
+    def unit_s(self, bucket: str) -> float:
+        """Seconds of one unit of a bucket that is not of steps, on the fastest ready pool.
+
+        0 where nothing is known.
+        """
+        there = self._ready & self.timings.keys() or self.timings.keys()
+        known = [self.timings[name][bucket] for name in there if bucket in self.timings[name]]
+        return min(map(_alone_s, known), default=0.0)
 
     def slowness(self, layout: str) -> float:
         """Return how many times as long a step takes there as on the fastest ready pool.

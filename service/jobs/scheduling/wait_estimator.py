@@ -262,7 +262,8 @@ class WaitEstimator:
         return min(urgent.jobs, credit_s * urgent.jobs / max(urgent.seconds, 1e-9) + 0.5)
 
     def _cost(self, job: Job, done: int) -> Cost | None:
-        return self._table.predict(job.bucket, job.steps - done, job.images)
+        cost = self._table.predict(job.bucket, job.steps - done, job.images)
+        return cost and cost.longer(job.tail_s)
 
     def _load(self, job: Job, done: int) -> Load | None:
         """Load of a job after so many steps, by what is known now, or was known when it was put."""

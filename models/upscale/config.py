@@ -1,0 +1,186 @@
+"""Sizes of an upscaler, read from the shapes of its weights: its files come without a config."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from models.checkpoint.folder import PICKLED, CheckpointError
+from models.checkpoint.single_file import shapes_of
+
+Shapes = Mapping[str, tuple[int, ...]]
+COLOURS = 3
+"""Channels of an image."""
+
+
+class Style(NamedTuple):
+    """Spelling of the layers' names: expressions, of which the blocks' has the block's number."""
+
+    first: str
+    block: str
+    dense: str
+    """Behind a block: number of the dense block, number of its convolution."""
+    body: str
+    up: tuple[str, ...]
+    high: str
+    last: str
+
+
+@dataclass(frozen=True)
+class RrdbConfig:
+    """Sizes of an RRDBNet.
+
+    Raises:
+        ValueError: a value that the network cannot have, by name.
+    """
+
+    blocks: int
+    features: int
+    growth: int
+    """Channels that each convolution of a dense block adds."""
+    doublings: int
+    """Times that the features are enlarged by two."""
+    unshuffle: int
+    """Side of the squares of pixels that become channels first."""
+
+    def __post_init__(self) -> None:
+        for name in ("blocks", "features", "growth", "unshuffle"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"RRDBNet {name} must be at least 1, not {getattr(self, name)}")
+        if 2**self.doublings % self.unshuffle:
+            raise ValueError(
+                f"RRDBNet enlarges {2**self.doublings} times what it has made {self.unshuffle} "
+                "times smaller, which is no whole scale"
+            )
+
+    @property
+    def scale(self) -> int:
+        """Sides of what it draws, relative to the image's."""
+        return int(2**self.doublings) // self.unshuffle
+
+
+def old_style(blocks: int, doublings: int) -> Style:
+    """Return the names of ESRGAN's first files: places in nested sequences of torch.
+
+    Source: xinntao's ESRGAN before 2020, whose layers without weights are counted, too.
+    """
+    return Style(
+        first=r"model\.0",
+        block=r"model\.1\.sub\.(\d+)",
+        dense=r"\.RDB(\d)\.conv(\d)\.0",
+        body=rf"model\.1\.sub\.{blocks}",
+        up=tuple(rf"model\.{3 * number + 3}" for number in range(doublings)),
+        high=rf"model\.{3 * doublings + 2}",
+        last=rf"model\.{3 * doublings + 4}",
+    )
+
+
+def new_style(doublings: int) -> Style:
+    """Return the names of BasicSR, and of Real-ESRGAN's files."""
+    return Style(
+        first="conv_first",
+        block=r"body\.(\d+)",
+        dense=r"\.rdb(\d)\.conv(\d)",
+        body="conv_body",
+        up=tuple(f"conv_up{number + 1}" for number in range(doublings)),
+        high="conv_hr",
+        last="conv_last",
+    )
+
+
+def trunk_style(doublings: int) -> Style:
+    """Return the names of ESRGAN's second files, and of BSRGAN's."""
+    return Style(
+        first="conv_first",
+        block=r"RRDB_trunk\.(\d+)",
+        dense=r"\.RDB(\d)\.conv(\d)",
+        body="trunk_conv",
+        up=tuple(f"upconv{number + 1}" for number in range(doublings)),
+        high="HRconv",
+        last="conv_last",
+    )
+
+
+class Read(NamedTuple):
+    """What a file's shapes say."""
+
+    config: RrdbConfig
+    style: Style
+    prefix: str
+    """Beginning of its keys: trainers keep their running means under a name."""
+
+
+PREFIXES = ("params_ema.", "params.", "")
+"""Beginnings of keys; the first that a file has is read."""
+
+
+def read_shapes(file: Path) -> Read:
+    """Read an upscaler's sizes from a safetensors file.
+
+    Raises: CheckpointError: pickled, damaged, or no RRDBNet; says what to do.
+    """
+    if file.suffix in PICKLED:
+        raise CheckpointError(
+            f"{file}: a pickled file, which can run code when it is read and is never opened; where"
+            ' you trust it, convert it once: python -c "import sys, torch; from safetensors.torch '
+            "import save_file; d = torch.load(sys.argv[1], weights_only=True); d = d.get("
+            "'params_ema', d.get('params', d)); save_file({k: v.contiguous() for k, v in d.items()"
+            '}, sys.argv[2])" IN.pth OUT.safetensors'
+        )
+    shapes = shapes_of(file)
+    for prefix in PREFIXES:
+        own = {k.removeprefix(prefix): v for k, v in shapes.items() if k.startswith(prefix)}
+        if style := _style(own):
+            try:
+                return Read(_config(own, style), style, prefix)
+            except (KeyError, ValueError) as error:
+                raise CheckpointError(f"{file}: no RRDBNet that is served: {error}") from error
+    raise CheckpointError(
+        f"{file}: no RRDBNet, the network of ESRGAN and Real-ESRGAN: it has neither "
+        "body.0.rdb1.conv1.weight nor model.1.sub.0.RDB1.conv1.0.weight"
+    )
+
+
+def _style(shapes: Shapes) -> Style | None:
+    """Return the spelling of a file's names; None: it is no RRDBNet."""
+    if "body.0.rdb1.conv1.weight" in shapes:
+        return new_style(_count(shapes, r"conv_up(\d+)\.weight"))
+    if "RRDB_trunk.0.RDB1.conv1.weight" in shapes:
+        return trunk_style(_count(shapes, r"upconv(\d+)\.weight"))
+    if "model.1.sub.0.RDB1.conv1.0.weight" in shapes:
+        blocks = _count(shapes, r"model\.1\.sub\.(\d+)\.RDB1\.conv1\.0\.weight")
+        behind = _count(shapes, r"model\.(\d+)\.weight") - 1
+        return old_style(blocks, behind - 2)
+    return None
+
+
+def _count(shapes: Shapes, expression: str) -> int:
+    """Return how many numbers the keys have there."""
+    return len({match[1] for key in shapes if (match := re.fullmatch(expression, key))})
+
+
+def _config(shapes: Shapes, style: Style) -> RrdbConfig:
+    """Read the sizes. Raises: KeyError: a layer is not there; ValueError: it cannot be served."""
+    features, channels = _shape(shapes, style.first)[:2]
+    drawn = _shape(shapes, style.last)[0]
+    if drawn != COLOURS:
+        raise ValueError(f"it draws {drawn} channels; images have {COLOURS}")
+    unshuffle = math.isqrt(channels // COLOURS)
+    if unshuffle**2 * COLOURS != channels:
+        raise ValueError(f"it reads {channels} channels, which are no squares of {COLOURS} colours")
+    growth = next(
+        shape[0]
+        for key, shape in shapes.items()
+        if (match := re.fullmatch(rf"{style.block}{style.dense}\.weight", key))
+        and match.groups()[1:] == ("1", "1")
+    )
+    blocks = _count(shapes, rf"{style.block}{style.dense}\.weight")
+    return RrdbConfig(blocks, features, growth, len(style.up), unshuffle)
+
+
+def _shape(shapes: Shapes, layer: str) -> tuple[int, ...]:
+    return shapes[f"{layer}.weight".replace("\\", "")]

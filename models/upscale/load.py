@@ -1,0 +1,80 @@
+"""Upscalers from files."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from models.checkpoint.key_mapping import Renames
+from models.checkpoint.safetensors import ComponentFiles
+from models.loading.abstract import abstract_module
+from models.loading.sources import check_finite
+from models.spec.upscalers import Upscaler
+from models.upscale.config import Style, read_shapes
+from models.upscale.network import RrdbNet
+from models.weights import loader
+
+
+@dataclass(frozen=True)
+class LoadedUpscaler:
+    """Upscaler with its weights on a device."""
+
+    spec: Upscaler
+    network: RrdbNet
+    device: jax.Device
+
+    @property
+    def unshuffle(self) -> int:
+        """Sides of what it reads are whole multiples of this."""
+        return self.network.config.unshuffle
+
+
+def load_upscaler(file: Path, dtype: str, tile: int, device: jax.Device) -> LoadedUpscaler:
+    """Load an RRDBNet, in any of the three ways that its layers are named.
+
+    Args:
+        dtype: of its weights, and what it computes in.
+        tile: side of the squares that images are drawn in, in pixels.
+
+    Raises: CheckpointError: it cannot be read, or is another network; says what to do.
+    """
+    read = read_shapes(file)
+    module = abstract_module(RrdbNet, read.config, param_dtype=jnp.dtype(dtype))
+    place = jax.sharding.SingleDeviceSharding(device)
+    network = loader.load(
+        module,
+        ComponentFiles(f"upscaler in {file.name}", (file,), read.prefix),
+        renames_of(read.style),
+        sharding=lambda path, leaf: place,
+    )
+    check_finite(file.name, network)
+    spec = Upscaler(scale=read.config.scale, tile=tile, digest=_digest(file))
+    return LoadedUpscaler(spec, network, device)
+
+
+def renames_of(style: Style) -> Renames:
+    """Return the table of a file's keys."""
+
+    def both(theirs: str, ours: str, place: str = "") -> Renames:
+        return (
+            (rf"{theirs}\.weight", f"{ours}.kernel{place}"),
+            (rf"{theirs}\.bias", f"{ours}.bias{place}"),
+        )
+
+    return (
+        *both(style.block + style.dense, r"body.rdb\2.conv\3", r"[\1]"),
+        *both(style.first, "conv_first"),
+        *both(style.body, "conv_body"),
+        *(rule for i, up in enumerate(style.up) for rule in both(up, f"conv_up.{i}")),
+        *both(style.high, "conv_hr"),
+        *both(style.last, "conv_last"),
+    )
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

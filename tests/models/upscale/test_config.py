@@ -1,0 +1,87 @@
+"""Sizes of upscalers, and files that are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from models.checkpoint.folder import CheckpointError
+from models.upscale.config import RrdbConfig, read_shapes
+from models.upscale.load import load_upscaler
+from tests.parity.torch_rrdbnet import net, write
+
+CONFIG = RrdbConfig(blocks=2, features=8, growth=4, doublings=2, unshuffle=1)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write(net(CONFIG), tmp_path / "net.safetensors")
+
+
+def changed(file: Path, **arrays: np.ndarray | None) -> Path:
+    """The file with other arrays; None: without them."""
+    kept = {**load_file(file), **{name.replace("__", "."): one for name, one in arrays.items()}}
+    save_file({name: one for name, one in kept.items() if one is not None}, file)
+    return file
+
+
+def test_published_sizes() -> None:
+    """Real-ESRGAN's x4plus, x2plus and anime 6B."""
+    assert RrdbConfig(23, 64, 32, 2, 1).scale == 4
+    assert RrdbConfig(23, 64, 32, 2, 2).scale == 2
+    assert RrdbConfig(6, 64, 32, 2, 1).scale == 4
+
+
+@pytest.mark.parametrize("prefix", ["params_ema.", "params."])
+def test_a_trainers_prefix_is_left_out(file: Path, prefix: str) -> None:
+    save_file({prefix + key: array for key, array in load_file(file).items()}, file)
+    assert read_shapes(file).config == CONFIG
+    load_upscaler(file, "float32", 64, jax.devices()[0])
+
+
+@pytest.mark.parametrize("ending", ["pth", "pt", "ckpt"])
+def test_pickled_files_are_not_opened(tmp_path: Path, ending: str) -> None:
+    with pytest.raises(CheckpointError, match="convert it once: python -c .*save_file"):
+        read_shapes(tmp_path / f"RealESRGAN_x4plus.{ending}")
+
+
+def test_another_network_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "net.safetensors"
+    save_file({"layers.0.weight": np.zeros((2, 2), np.float32)}, file)
+    with pytest.raises(CheckpointError, match="no RRDBNet, the network of ESRGAN"):
+        read_shapes(file)
+
+
+def test_what_is_missing_is_named(file: Path) -> None:
+    with pytest.raises(CheckpointError, match="conv_last"):
+        read_shapes(changed(file, conv_last__weight=None))
+    with pytest.raises(CheckpointError, match=r"missing: body\.1\.rdb2\.conv3\.bias"):
+        broken = changed(write(net(CONFIG), file), body__1__rdb2__conv3__bias=None)
+        load_upscaler(broken, "float32", 64, jax.devices()[0])
+
+
+def test_grey_images_are_refused(file: Path) -> None:
+    grey = np.zeros((1, 8, 3, 3), np.float32)
+    with pytest.raises(CheckpointError, match="draws 1 channels; images have 3"):
+        read_shapes(changed(file, conv_last__weight=grey))
+
+
+def test_channels_that_are_no_squares_are_refused(file: Path) -> None:
+    odd = np.zeros((8, 4, 3, 3), np.float32)
+    with pytest.raises(CheckpointError, match="reads 4 channels"):
+        read_shapes(changed(file, conv_first__weight=odd))
+
+
+def test_numbers_that_are_none_are_refused(file: Path) -> None:
+    bad = np.full((3,), np.nan, np.float32)
+    with pytest.raises(CheckpointError, match="NaN or infinity in conv_last"):
+        load_upscaler(changed(file, conv_last__bias=bad), "float32", 64, jax.devices()[0])
+
+
+def test_a_scale_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="no whole scale"):
+        RrdbConfig(1, 8, 4, 1, 4)
