@@ -105,8 +105,8 @@ def trunk_style(doublings: int) -> Style:
     )
 
 
-class Read(NamedTuple):
-    """What a file's shapes say."""
+class ReadSizes(NamedTuple):
+    """Sizes of a network, and the spelling of its names in a file."""
 
     config: RrdbConfig
     style: Style
@@ -118,8 +118,8 @@ PREFIXES = ("params_ema.", "params.", "")
 """Beginnings of keys; the first that a file has is read."""
 
 
-def read_shapes(file: Path) -> Read:
-    """Read an upscaler's sizes from a safetensors file.
+def read_shapes(file: Path) -> ReadSizes:
+    """ReadSizes an upscaler's sizes from a safetensors file.
 
     Raises: CheckpointError: pickled, damaged, or no RRDBNet; says what to do.
     """
@@ -136,7 +136,7 @@ def read_shapes(file: Path) -> Read:
         own = {k.removeprefix(prefix): v for k, v in shapes.items() if k.startswith(prefix)}
         if style := _style(own):
             try:
-                return Read(_config(own, style), style, prefix)
+                return ReadSizes(_config(own, style), style, prefix)
             except (KeyError, ValueError) as error:
                 raise CheckpointError(f"{file}: no RRDBNet that is served: {error}") from error
     raise CheckpointError(
@@ -164,7 +164,7 @@ def _count(shapes: Shapes, expression: str) -> int:
 
 
 def _config(shapes: Shapes, style: Style) -> RrdbConfig:
-    """Read the sizes. Raises: KeyError: a layer is not there; ValueError: it cannot be served."""
+    """ReadSizes the sizes. Raises: KeyError: a layer is not there; ValueError: it cannot be served."""
     features, channels = _shape(shapes, style.first)[:2]
     drawn = _shape(shapes, style.last)[0]
     if drawn != COLOURS:

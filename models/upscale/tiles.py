@@ -24,7 +24,7 @@ LEAST = 1e-6
 
 
 @dataclass(frozen=True)
-class Axis:
+class TiledSide:
     """Tiles along one side of an image."""
 
     starts: tuple[int, ...]
@@ -32,7 +32,7 @@ class Axis:
     """Length of a tile."""
 
     @classmethod
-    def of(cls, side: int, tile: int, multiple: int) -> Axis:
+    def of(cls, side: int, tile: int, multiple: int) -> TiledSide:
         """Return the tiles of a side, which is a whole multiple, too."""
         return cls(tuple(tile_starts(side, tile, multiple)), min(side, tile))
 
@@ -82,7 +82,7 @@ class Canvas:
         self._size = pixels.shape[:2]
         self._pixels = _filled_up(pixels, multiple)
         height, width = self._pixels.shape[:2]
-        self._rows, self._columns = (Axis.of(side, tile, multiple) for side in (height, width))
+        self._rows, self._columns = (TiledSide.of(side, tile, multiple) for side in (height, width))
         self._scale = scale
         self._shares = self._rows.weights(scale), self._columns.weights(scale)
         self._drawn = np.empty((height * scale, width * scale, 3), np.uint8)

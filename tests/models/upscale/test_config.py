@@ -45,7 +45,7 @@ def test_a_trainers_prefix_is_left_out(file: Path, prefix: str) -> None:
 
 @pytest.mark.parametrize("ending", ["pth", "pt", "ckpt"])
 def test_pickled_files_are_not_opened(tmp_path: Path, ending: str) -> None:
-    with pytest.raises(CheckpointError, match="convert it once: python -c .*save_file"):
+    with pytest.raises(CheckpointError, match=r"convert it once: python -c .*save_file"):
         read_shapes(tmp_path / f"RealESRGAN_x4plus.{ending}")
 
 

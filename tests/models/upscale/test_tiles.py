@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 from models.spec.upscalers import Upscaler, tile_starts, tiles_of
-from models.upscale.tiles import Axis, Canvas
+from models.upscale.tiles import TiledSide, Canvas
 
 SIDES = (8, 31, 32, 33, 36, 60, 64, 100, 252, 1024)
 
@@ -18,13 +20,13 @@ def test_tiles_cover_a_side_and_end_with_it(side: int, multiple: int) -> None:
     starts = tile_starts(side, tile, multiple)
     assert starts[0] == 0 and starts[-1] == max(0, side - tile)
     assert all(start % multiple == 0 for start in starts)
-    for before, after in zip(starts, starts[1:], strict=False):
+    for before, after in itertools.pairwise(starts):
         assert 0 < after - before <= tile - tile // 8 + multiple - 1
 
 
 @pytest.mark.parametrize("side", SIDES)
 def test_shares_add_up_to_one(side: int) -> None:
-    axis = Axis.of(side, 32, 1)
+    axis = TiledSide.of(side, 32, 1)
     whole = np.zeros(side * 2)
     for start, share in zip(axis.starts, axis.weights(2), strict=True):
         assert share.min() > 0

@@ -19,6 +19,7 @@ from service.schemas.request import (
     ImagePromptRequest,
     LoraRequest,
     OutputRequest,
+    UpscaleRequest,
     WebhookRequest,
 )
 
@@ -27,6 +28,7 @@ PARTS = {
     "loras": LoraRequest,
     "control": ControlRequest,
     "image_prompts": ImagePromptRequest,
+    "upscale": UpscaleRequest,
     "output": OutputRequest,
     "webhook": WebhookRequest,
 }

@@ -19,7 +19,7 @@ from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.recipes.files import read_parameters, read_recipe
 from service.settings.settings import Settings
-from tests.workers.at_work import at_work, has
+from tests.workers.at_work import at_work, has, has_step
 from tests.workers.jobs import ended, pixels, toy_job
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import Gate, ToyPipeline
@@ -62,6 +62,9 @@ async def test_a_request_by_http_comes_out_larger(
         asked = {**body, "upscale": {"name": "twice"}}
         job = (await http.post("/v1/generate", json=asked, headers=wait)).json()
         assert (job["state"], job["request"]["upscale"]) == ("succeeded", TWICE)
+        costs = [await queue.get(one["id"]) for one in (plain, job)]
+        tile_s = (await queue.costs("toy")).unit_s(BUCKET + "twice")
+        assert [one.tail_s for one in costs] == [0, pytest.approx(2 * 8 * tile_s)]
         for output, before in zip(job["outputs"], plain["outputs"], strict=True):
             assert (output["width"], output["height"]) == (2 * WIDTH, 2 * HEIGHT)
             file = (await http.get(output["url"])).content
@@ -164,7 +167,7 @@ async def test_a_pool_that_leaves_in_the_midst_of_it_has_kept_the_latents(
         await until(lambda: has(queue, (1, True)))
         await queue.put(job)
         await until(lambda: gate.count == 4)
-        assert (await queue.get(job.id)).step == 20
+        await until(lambda: has_step(queue, job.id, 20))
         pool.stop()
         assert await asyncio.wait_for(task, DEADLINE_S) == 0
         gate.open()
