@@ -119,7 +119,7 @@ PREFIXES = ("params_ema.", "params.", "")
 
 
 def read_shapes(file: Path) -> ReadSizes:
-    """ReadSizes an upscaler's sizes from a safetensors file.
+    """Read an upscaler's sizes from a safetensors file.
 
     Raises: CheckpointError: pickled, damaged, or no RRDBNet; says what to do.
     """
@@ -164,7 +164,7 @@ def _count(shapes: Shapes, expression: str) -> int:
 
 
 def _config(shapes: Shapes, style: Style) -> RrdbConfig:
-    """ReadSizes the sizes. Raises: KeyError: a layer is not there; ValueError: it cannot be served."""
+    """Read the sizes. Raises: KeyError: a layer is not there; ValueError: it cannot be served."""
     features, channels = _shape(shapes, style.first)[:2]
     drawn = _shape(shapes, style.last)[0]
     if drawn != COLOURS:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models.spec.upscalers import Upscaler, tile_starts, tiles_of
-from models.upscale.tiles import TiledSide, Canvas
+from models.upscale.tiles import Canvas, TiledSide
 
 SIDES = (8, 31, 32, 33, 36, 60, 64, 100, 252, 1024)
 
