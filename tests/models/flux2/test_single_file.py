@@ -78,9 +78,12 @@ def test_diffusers_own_names(folder: Path, whole: Flux2Networks, tmp_path: Path)
     assert are_equal(weights(write(stored, tmp_path / "own.safetensors"), folder), whole)
 
 
-def test_scaled_8_bit_floats(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["authors", "diffusers"])
+def test_scaled_8_bit_floats(folder: Path, tmp_path: Path, kind: str) -> None:
     """Of fused layers, too; the products are those of torch."""
-    packed = in_eight_bits(transformer(folder / "transformer"))
+    component = folder / "transformer"
+    stored = load_file(component / "diffusion_pytorch_model.safetensors")
+    packed = in_eight_bits(transformer(component) if kind == "authors" else stored)
     plain = {
         key: t.float() * packed[f"{key.removesuffix('.weight')}.scale_weight"]
         if t.dtype == torch.float8_e4m3fn
@@ -88,6 +91,7 @@ def test_scaled_8_bit_floats(folder: Path, tmp_path: Path) -> None:
         for key, t in packed.items()
         if not key.endswith(("scale_weight", "scale_input", "scaled_fp8"))
     }
+    assert len(plain) < len(packed)
     small = weights(write(packed, tmp_path / "small.safetensors"), folder)
     assert are_equal(small, weights(write(plain, tmp_path / "plain.safetensors"), folder))
 
