@@ -17,7 +17,7 @@ from deploy.exit_codes import EXIT_CONFIG
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("atelier", "deploy", "models", "service", "tools", "workers")
-FAMILIES = ("flux", "flux2", "qwenimage", "sdxl", "wan", "zimage")
+FAMILIES = ("flux", "flux2", "ltx", "qwenimage", "sdxl", "wan", "zimage")
 
 SPEC = "models.spec"
 SHARED = ("metrics", "retry", "exit_codes", "machine")

@@ -54,3 +54,23 @@ QWEN2_5_VL_7B: Mapping[str, Any] = {
         "fullatt_block_indexes": [7, 15, 23, 31],
     },
 }
+GEMMA3_12B: Mapping[str, Any] = {
+    "text_config": {
+        "vocab_size": 262208,
+        "hidden_size": 3840,
+        "intermediate_size": 15360,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 256,
+        "rms_norm_eps": 1e-06,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 1024,
+        "sliding_window_pattern": 6,
+        "rope_theta": 1000000.0,
+        "rope_local_base_freq": 10000.0,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "hidden_activation": "gelu_pytorch_tanh",
+        "attention_bias": False,
+    },
+}

@@ -1,4 +1,4 @@
-"""Decoder layers that Qwen's language models share, run as an encoder.
+"""Decoder layers that Qwen's language models share, run as an encoder; Gemma has their attention.
 
 Grouped queries, rotary positions in half-split pairs, a gated feed-forward, and a causal mask. The
 models differ in whether queries and keys are normed or have biases, which is data of `Decoder`.
@@ -9,6 +9,7 @@ Qwen3DecoderLayer for the conventions.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -24,6 +25,9 @@ from models.nn.attention.attention import Attention
 from models.nn.layers.parameterised import linear
 
 Tokens = Float[Array, "batch tokens width"]
+Norm = Callable[[Array], Array]
+Names = tuple[tuple[str, str, Mapping[str, str]], ...]
+"""Arrays of a layer: the checkpoint's name, ours, and the leaves."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class Decoder:
     """True if queries, keys and values have biases (Qwen2.5)."""
     biased_output: bool = False
     """True if the attention's output has one."""
+    logit_scale: float | None = None
+    """Factor of the attention's logits; None: head_dim ** -0.5."""
 
     def __post_init__(self) -> None:
         if self.heads % self.key_heads:
@@ -90,9 +96,18 @@ def turned(x: Float[Array, "batch tokens heads dim"], turns: Turns) -> Array:
     return jnp.concatenate(both, axis=-1).astype(x.dtype)
 
 
-def causal_bias(mask: Bool[Array, "batch tokens"]) -> Float[Array, "batch 1 tokens tokens"]:
-    """Return the bias of the logits: the minimum for keys ahead of their query, and for padding."""
-    seen = jnp.tril(jnp.ones((mask.shape[1],) * 2, bool)) & mask[:, None, :]
+def causal_bias(
+    mask: Bool[Array, "batch tokens"], window: int | None = None
+) -> Float[Array, "batch 1 tokens tokens"]:
+    """Return the bias of the logits: the minimum for keys ahead of their query, and for padding.
+
+    Args:
+        window: tokens that one sees, itself the last of them; None: all before it.
+    """
+    tokens = np.arange(mask.shape[1])
+    behind = tokens[:, None] - tokens
+    near = (behind >= 0) & (behind < (mask.shape[1] if window is None else window))
+    seen = near & mask[:, None, :]
     return jnp.where(seen, 0.0, jnp.finfo(jnp.float32).min)[:, None]
 
 
@@ -126,8 +141,20 @@ class GroupedAttention(nnx.Module):
     """
 
     def __init__(
-        self, shape: Decoder, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
+        self,
+        shape: Decoder,
+        attention: Attention,
+        norm: Callable[..., Norm] | None = None,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike,
     ) -> None:
+        """Build it.
+
+        Args:
+            norm: what queries and keys are normed by, where they are; None: `rms_norm`.
+        """
+        norm = norm or rms_norm
         dense = partial(linear, rngs=rngs, param_dtype=param_dtype)
         project = partial(dense, use_bias=shape.biased_inputs)
         queries, keys = shape.heads * shape.head_dim, shape.key_heads * shape.head_dim
@@ -137,7 +164,7 @@ class GroupedAttention(nnx.Module):
         self.v = project(shape.width, keys, ("embed", "heads"))
         self.out = dense(queries, shape.width, ("heads", "embed"), use_bias=shape.biased_output)
         self.q_norm, self.k_norm = (
-            rms_norm(shape.head_dim, shape.epsilon, axis=None, rngs=rngs, param_dtype=param_dtype)
+            norm(shape.head_dim, shape.epsilon, axis=None, rngs=rngs, param_dtype=param_dtype)
             if shape.normed_heads
             else None
             for _ in range(2)
@@ -153,7 +180,8 @@ class GroupedAttention(nnx.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         group = self.shape.heads // self.shape.key_heads
         k, v = (jnp.repeat(part, group, axis=2) for part in (turned(k, turns), v))
-        return self.out(self.kernel(turned(q, turns), k, v, bias).reshape(*x.shape[:2], -1))
+        found = self.kernel(turned(q, turns), k, v, bias, self.shape.logit_scale)
+        return self.out(found.reshape(*x.shape[:2], -1))
 
 
 def rms_norm(
@@ -175,7 +203,12 @@ def rms_norm(
 
 
 def renames(
-    read: int, layers: int, *, normed: bool, prefix: str = r"(?:model\.)?"
+    read: int,
+    layers: int,
+    *,
+    normed: bool,
+    prefix: str = r"(?:model\.)?",
+    norms: Mapping[str, str] | None = None,
 ) -> tuple[tuple[str, str], ...]:
     """Checkpoint key → path in an encoder with `token_embedding`, `blocks` and `final_norm`.
 
@@ -184,14 +217,16 @@ def renames(
         layers: of the checkpoint; those behind the ones that are read are passed over.
         normed: whether the encoder has the norm behind the last layer.
         prefix: regular expression of what the keys begin with.
+        norms: of a layer, the checkpoint's names and ours; None: Qwen's.
     """
+    scales = tuple((theirs, ours, _SCALE) for theirs, ours in (norms or _NORMS).items())
     behind = "|".join(map(str, range(read, layers)))
     return (
         *(((rf"{prefix}layers\.(?:{behind})\..+", ""),) if behind else ()),
         (rf"{prefix}embed_tokens\.weight", "token_embedding.embedding"),
         *(
             (rf"{prefix}layers\.(\d+)\.{name}\.{theirs}", rf"blocks.{path}.{ours}[\1]")
-            for name, path, leaves in _LAYER
+            for name, path, leaves in (*_LAYER, *scales)
             for theirs, ours in leaves.items()
         ),
         (rf"{prefix}norm\.weight", "final_norm.scale" if normed else ""),
@@ -201,12 +236,14 @@ def renames(
 
 _MATRIX = {"weight": "kernel", "bias": "bias"}
 _SCALE = {"weight": "scale"}
-_LAYER = (
+_NORMS = {
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "feed_forward_norm",
+}
+_LAYER: Names = (
     *((rf"self_attn\.{one}_proj", f"attention.{one}", _MATRIX) for one in "qkv"),
     (r"self_attn\.o_proj", "attention.out", _MATRIX),
     *((rf"self_attn\.{one}_norm", f"attention.{one}_norm", _SCALE) for one in "qk"),
     *((rf"mlp\.{one}_proj", one, _MATRIX) for one in ("gate", "up", "down")),
-    ("input_layernorm", "attention_norm", _SCALE),
-    ("post_attention_layernorm", "feed_forward_norm", _SCALE),
 )
-"""A layer's arrays: the checkpoint's name, ours, and the leaves."""
+"""Arrays of a layer but its norms."""

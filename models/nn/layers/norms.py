@@ -23,6 +23,13 @@ def layer_norm(x: Float[Array, "*batch width"], epsilon: float) -> Float[Array, 
     return (centred * jax.lax.rsqrt(variance + epsilon)).astype(x.dtype)
 
 
+def rms(x: Float[Array, "*batch width"], epsilon: float) -> Float[Array, "*batch width"]:
+    """Root mean square of one over the last axis, without a scale."""
+    wide = x.astype(jnp.float32)
+    mean_square = jnp.square(wide).mean(axis=-1, keepdims=True)
+    return (wide * jax.lax.rsqrt(mean_square + epsilon)).astype(x.dtype)
+
+
 class LayerNorm(nnx.Module):
     """`layer_norm` with a learned scale and bias, kept and applied in float32.
 
@@ -71,6 +78,28 @@ class RMSNorm(nnx.Module):
         mean_square = jnp.square(wide).mean(axis=axes, keepdims=True)
         normed = wide * jax.lax.rsqrt(mean_square + self.epsilon)
         return normed.astype(x.dtype) * scale.astype(x.dtype)
+
+
+class OffsetRMSNorm(nnx.Module):
+    """x / rms(x) · (1 + scale), in float32. Source: transformers' Gemma3RMSNorm."""
+
+    def __init__(
+        self,
+        features: int,
+        epsilon: float,
+        *,
+        axis: str | None = "embed",
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+    ) -> None:
+        zeros = nnx.initializers.zeros_init()(rngs.params(), (features,), param_dtype)
+        self.scale = nnx.Param(zeros, axes=(axis,))
+        self.epsilon = epsilon
+
+    def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
+        """Norm each vector by its root mean square."""
+        normed = rms(x.astype(jnp.float32), self.epsilon)
+        return (normed * (1 + self.scale[...].astype(jnp.float32))).astype(x.dtype)
 
 
 class GroupNorm(nnx.Module):

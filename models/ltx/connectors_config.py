@@ -1,0 +1,142 @@
+"""Config of LTX-2's connectors: `connectors/config.json`, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.checkpoint.config_fields import arguments
+from models.ltx.rope import KINDS
+
+_COUNTS = (
+    "caption_channels",
+    "text_proj_in_factor",
+    "connector_rope_base_seq_len",
+    "video_hidden_dim",
+    "audio_hidden_dim",
+)
+_OF_STREAM = ("num_attention_heads", "attention_head_dim", "num_layers")
+
+
+@dataclass(frozen=True)
+class ConnectorShape:
+    """Shape of one stream's connector."""
+
+    heads: int
+    head_dim: int
+    layers: int
+    registers: int | None
+    """Learned tokens that take the place of padding; None: padding is masked."""
+    gated: bool
+    base_tokens: int
+    """Tokens that positions are fractions of."""
+    theta: float
+    rope: str
+
+    @property
+    def width(self) -> int:
+        """Features of a token: those of all heads."""
+        return self.heads * self.head_dim
+
+
+@dataclass(frozen=True)
+class ConnectorsConfig:
+    """The fields of diffusers' LTX2TextConnectors config, with its defaults.
+
+    Raises:
+        ValueError: a value that the network cannot have, by name.
+    """
+
+    caption_channels: int = 3840
+    """Width of the language model."""
+    text_proj_in_factor: int = 49
+    """Number of its hidden states."""
+    video_connector_num_attention_heads: int = 30
+    video_connector_attention_head_dim: int = 128
+    video_connector_num_layers: int = 2
+    video_connector_num_learnable_registers: int | None = 128
+    video_gated_attn: bool = False
+    audio_connector_num_attention_heads: int = 30
+    audio_connector_attention_head_dim: int = 128
+    audio_connector_num_layers: int = 2
+    audio_connector_num_learnable_registers: int | None = 128
+    audio_gated_attn: bool = False
+    connector_rope_base_seq_len: int = 4096
+    rope_theta: float = 10000.0
+    rope_double_precision: bool = True
+    causal_temporal_positioning: bool = False
+    """Without effect, as in the reference."""
+    rope_type: str = "interleaved"
+    per_modality_projections: bool = False
+    """True if each stream has a projection of its own (LTX-2.3)."""
+    video_hidden_dim: int = 4096
+    audio_hidden_dim: int = 2048
+    proj_bias: bool = False
+
+    def __post_init__(self) -> None:
+        sizes = [*_COUNTS, *(f"{s}_connector_{n}" for s in ("video", "audio") for n in _OF_STREAM)]
+        for name in sizes:
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"connectors: {name} must be a positive integer, not {value!r}")
+        if self.rope_type not in KINDS:
+            raise ValueError(f"connectors: rope_type must be one of {KINDS}")
+        if not self.rope_double_precision:
+            raise ValueError("connectors: rope_double_precision must be true")
+        for name, shape, width in zip(
+            ("video", "audio"), (self.video, self.audio), self.widths, strict=True
+        ):
+            if shape.head_dim % 2:
+                raise ValueError(f"connectors: {name}_connector_attention_head_dim must be even")
+            if shape.width != width:
+                raise ValueError(
+                    f"connectors: {name}_connector has {shape.heads} heads of {shape.head_dim}, "
+                    f"which must have the {width} features that text is projected to"
+                )
+
+    @property
+    def projected(self) -> tuple[int, ...]:
+        """Features that the text is projected to: for both streams, or for each."""
+        if self.per_modality_projections:
+            return (self.video_hidden_dim, self.audio_hidden_dim)
+        return (self.caption_channels,)
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Features of the text of video and of audio."""
+        return self.projected[0], self.projected[-1]
+
+    @property
+    def video(self) -> ConnectorShape:
+        """Shape of the video's connector."""
+        return self._connector("video")
+
+    @property
+    def audio(self) -> ConnectorShape:
+        """Shape of the audio's connector."""
+        return self._connector("audio")
+
+    def _connector(self, stream: str) -> ConnectorShape:
+        heads, head_dim, layers, registers = (
+            getattr(self, f"{stream}_connector_{name}")
+            for name in (*_OF_STREAM, "num_learnable_registers")
+        )
+        return ConnectorShape(
+            heads,
+            head_dim,
+            layers,
+            registers,
+            getattr(self, f"{stream}_gated_attn"),
+            self.connector_rope_base_seq_len,
+            self.rope_theta,
+            self.rope_type,
+        )
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> ConnectorsConfig:
+        """Read a checkpoint's config.
+
+        Raises: ValueError for a key that this network does not know, or a wrong value.
+        """
+        return cls(**arguments(cls, config, "connectors/config.json"))

@@ -1,0 +1,142 @@
+"""LTX-2's connectors against diffusers' own, in float32, on random weights and odd sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+from models.checkpoint.folder import read_config
+from models.loading.abstract import abstract_module
+from models.ltx.connectors import TextConnectors
+from models.ltx.connectors_config import ConnectorsConfig
+from models.ltx.key_mapping import connector_renames
+from models.weights.loader import flat_parameters, load
+from tests.parity.tiny import Config
+from tests.parity.tiny_ltx import CONNECTORS, CONNECTORS_ODD, connectors
+
+RELATIVE = 1e-5
+"""Of the contexts, by norm."""
+TOKENS, WORDS = 12, np.array([12, 5])
+CASES = {"LTX-2.3": CONNECTORS, "LTX-2.0, odd": CONNECTORS_ODD}
+
+run = nnx.jit(lambda model, states, mask: model(states, mask))
+
+
+def mask(left: bool = True) -> np.ndarray:
+    places = np.arange(TOKENS)[None]
+    return places >= TOKENS - WORDS[:, None] if left else places < WORDS[:, None]
+
+
+def states(config: Config) -> np.ndarray:
+    """Each layer's of a size of its own."""
+    shape = (2, TOKENS, config["caption_channels"], config["text_proj_in_factor"])
+    sizes = np.geomspace(0.1, 30, shape[-1], dtype=np.float32)
+    return np.random.default_rng(1).standard_normal(shape, np.float32) * sizes + sizes / 3
+
+
+def theirs(reference: Any, config: Config, left: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    with torch.no_grad():
+        video, audio, counted = reference(
+            torch.tensor(states(config)),
+            torch.tensor(mask(left)).long(),
+            padding_side="left" if left else "right",
+        )
+    assert counted.all()  # the transformer masks no text
+    return video.numpy(), audio.numpy()
+
+
+def ours(reference: Any, folder: Path) -> TextConnectors:
+    reference.save_pretrained(folder)
+    config = ConnectorsConfig.from_dict(read_config(folder.parent, folder.name))
+    renames = connector_renames(config.per_modality_projections)
+    return load(abstract_module(TextConnectors, config), folder, renames, dtype=jnp.float32)
+
+
+def error(found: Any, expected: tuple[np.ndarray, np.ndarray]) -> float:
+    """Larger one of both streams."""
+    errors = []
+    for mine, right in zip(found, expected, strict=True):
+        assert mine.shape == right.shape
+        errors.append(float(np.linalg.norm(mine - right) / np.linalg.norm(right)))
+    return max(errors)
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+@pytest.mark.parametrize("config", CASES.values(), ids=CASES)
+def test_contexts(config: Config, left: bool, tmp_path: Path, record_property: Any) -> None:
+    reference = connectors(3, **config)
+    found = error(
+        run(ours(reference, tmp_path), states(config), mask(left)), theirs(reference, config, left)
+    )
+    record_property("relative", found)
+    print(f"{found:.1e}")
+    assert found < RELATIVE
+
+
+def test_padding_changes_nothing(tmp_path: Path) -> None:
+    model = ours(connectors(3, **CONNECTORS), tmp_path)
+    given = states(CONNECTORS)
+    others = np.where(mask()[..., None, None], given, 7)
+    found, again = (run(model, one, mask()) for one in (given, others))
+    jax.tree.map(np.testing.assert_array_equal, found, again)
+
+
+BITES = {
+    "registers": (CONNECTORS, "video.registers"),
+    "gate": (CONNECTORS, "audio.blocks.attention.gate.kernel"),
+    "projection of audio": (CONNECTORS, "projections.1.kernel"),
+    "key norm": (CONNECTORS, "audio.blocks.attention.k_norm.scale"),
+    "projection of both": (CONNECTORS_ODD, "projections.0.kernel"),
+}
+
+
+@pytest.mark.parametrize(("config", "path"), BITES.values(), ids=BITES)
+def test_a_changed_array_bites(config: Config, path: str, tmp_path: Path) -> None:
+    reference = connectors(3, **config)
+    lame = ours(reference, tmp_path)
+    leaf = flat_parameters(lame)[path]
+    leaf[...] = leaf[...] * 1.03
+    assert error(run(lame, states(config), mask()), theirs(reference, config)) > 10 * RELATIVE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"rope_type": "interleaved"}, {"connector_rope_base_seq_len": 65}, {"rope_theta": 9e3}],
+    ids=str,
+)
+def test_a_wrong_config_bites(change: Config, tmp_path: Path) -> None:
+    reference = connectors(3, **CONNECTORS)
+    expected = theirs(reference, CONNECTORS)
+    reference.register_to_config(**change)
+    assert error(run(ours(reference, tmp_path), states(CONNECTORS), mask()), expected) > (
+        10 * RELATIVE
+    )
+
+
+def test_tokens_that_the_registers_do_not_divide(tmp_path: Path) -> None:
+    model = ours(connectors(3, **CONNECTORS), tmp_path)
+    with pytest.raises(ValueError, match="multiple of 4 registers"):
+        run(model, states(CONNECTORS)[:, :11], mask()[:, :11])
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"rope_type": "spiral"}, "rope_type"),
+        ({"rope_double_precision": False}, "rope_double_precision"),
+        ({"video_hidden_dim": 25}, "video_connector"),
+        ({"caption_channels": 0}, "caption_channels"),
+        ({"colour": 1}, "colour"),
+    ],
+    ids=str,
+)
+def test_configs_that_are_not_served(values: Config, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        ConnectorsConfig.from_dict({**CONNECTORS, **values})
