@@ -16,8 +16,8 @@ class UpscalerSettings(Section):
     """Safetensors file of an RRDBNet (ESRGAN, Real-ESRGAN); folder with a single one; or
     `hub-id@revision:file`, the revision and the file's name left out where there is but one."""
     models: tuple[str, ...] = ()
-    """Names of the models whose images it is for; a model with a `lora` has its base's. Left out:
-    all that draw images."""
+    """Names of the models whose images it is for; a model with a `lora` and its base have the
+    same, whichever is named. Left out: all that draw images."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Data type of its weights, and what it computes in."""
     tile: int = Field(256, ge=32, le=2048, multiple_of=8)

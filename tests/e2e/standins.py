@@ -12,6 +12,7 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from models.spec.upscalers import Upscaler
 from service.app import create_app
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
@@ -33,6 +34,11 @@ PAINTER = SPEC.model_copy(
             "guidance_rescale",
             "loras",
             "prompt_syntax",
+            "upscale",
+        },
+        "upscalers": {
+            "photo": Upscaler(scale=4, tile=64),
+            "anime": Upscaler(scale=2, tile=64),
         },
         "lora_pages": TAKING.lora_pages,
         "lora_layers": TAKING.lora_layers,

@@ -75,5 +75,13 @@ def test_models_are_named(tmp_path: Path) -> None:
     other = SPEC.model_copy(update={"name": "other"})
     assert upscalers_for(for_all, SPEC) and upscalers_for(for_all, other)
     assert upscalers_for(for_one, SPEC) and not upscalers_for(for_one, other)
+    derived = ModelSettings(base="toy", lora="ink")
+    of_derived = settings("toy", tmp_path).model_copy(
+        update={
+            "models": {**for_all.models, "inked": derived},
+            "upscalers": {"twice": UpscalerSettings(source="x", models=("inked",))},
+        }
+    )
+    assert upscalers_for(of_derived, SPEC) and not upscalers_for(of_derived, other)
     with pytest.raises(ConfigError, match=r"upscalers\.twice\.models: add \[models\.gone\]"):
         upscalers_for(settings("toy", tmp_path, models=["gone"]), SPEC)

@@ -12,6 +12,7 @@ from models.checkpoint.hub import resolve_file
 from models.spec.model_spec import ModelSpec
 from models.spec.upscalers import FIELD, Upscaler
 from models.upscale.load import LoadedUpscaler, load_upscaler
+from service.settings.models import ModelSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
 from service.settings.upscalers import UpscalerSettings
@@ -29,11 +30,17 @@ def upscalers_for(settings: Settings, spec: ModelSpec) -> dict[str, UpscalerSett
             raise ConfigError(f"upscalers.{name}.models: add [models.{model}] or correct the name")
     if any(task.endswith("-to-video") for task in spec.tasks):
         return {}
+    served = {name for name, one in settings.models.items() if _is_served(name, one, spec.name)}
     return {
         name: one
         for name, one in settings.upscalers.items()
-        if not one.models or spec.name in one.models
+        if not one.models or served & set(one.models)
     }
+
+
+def _is_served(name: str, model: ModelSettings, by: str) -> bool:
+    """Return whether the workers of a model serve this one, too."""
+    return name == by or (model.is_served_by_base and model.base == by)
 
 
 def load_upscalers(

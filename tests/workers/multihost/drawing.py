@@ -20,12 +20,15 @@ import numpy as np
 from models.interface.pipeline import Fields, Pipeline
 from models.parallel.axis_rules import Layout
 from models.spec.lora import RequestedLora
+from models.upscale.load import LoadedUpscaler
 from service.settings.mesh import HostsSettings
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
+from service.settings.settings import Settings
 from workers.engine.adapters import LoraFiles
 from workers.engine.engine import Engine
 from workers.loading import model as loading
+from workers.loading.upscalers import load_upscalers
 from workers.multihost.exits import leave
 from workers.multihost.follower import Follower
 from workers.multihost.followers import Followers
@@ -33,6 +36,7 @@ from workers.multihost.handshake import Handshake
 from workers.multihost.leader import Leader
 from workers.multihost.leader_link import LeaderLink
 from workers.multihost.rendezvous import join, meet
+from workers.pool.worker import first_device
 from workers.programs.batch_sizes import BatchSizes, of_settings
 from workers.programs.step_latency import BatchLayout
 
@@ -65,7 +69,11 @@ def main(coordinator: str, hosts: int, index: int, cases: Path, folder: Path) ->
         leader = Leader(followers, terms)
         asked = [read(request, cases.parent) for request in case["requests"]]
         files = files_of(case.get("loras", {}))
-        drawn = asyncio.run(draw(pipeline, opened.layout, batching, leader, asked, files))
+        settings = Settings(models={name: model}, upscalers=case.get("upscalers", {}))
+        upscalers = load_upscalers(settings, pipeline, first_device(opened.layout))
+        drawn = asyncio.run(
+            draw(pipeline, opened.layout, batching, leader, asked, files, upscalers)
+        )
         np.savez(folder / f"{name}.npz", *drawn)
         followers.close()
     jax.distributed.shutdown()
@@ -94,11 +102,13 @@ async def draw(
     leader: Leader,
     requests: Sequence[Asked],
     files: LoraFiles,
+    upscalers: Mapping[str, LoadedUpscaler],
 ) -> list[np.ndarray]:
     """Pixels of each request, with a preview beside; then, where several fit, of all at once, side
     by side on parts of the slice."""
     slots = max(batching.sizes)
-    engine = Engine(pipeline, layout, slots, batching, leader, lora_files=files)
+    beside: dict[str, Any] = {"lora_files": files, "upscalers": upscalers}
+    engine = Engine(pipeline, layout, slots, batching, leader, **beside)
     previews = []
     requests = [({**pipeline.spec.defaults, **fields}, images) for fields, images in requests]
 

@@ -1,0 +1,62 @@
+"""The playground's choice of an upscaler, in a real browser; the pools are stand-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.e2e.browser import a_browser, make, pages, standins
+from tests.service.standin import MODEL, VIDEO
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with a_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def url(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a front end with stand-ins behind it."""
+    with standins(redis_url, tmp_path_factory.mktemp("state")) as address:
+        yield address
+
+
+@pytest.fixture
+def page(browser: Browser, url: str) -> Iterator[Page]:
+    with pages(browser, url) as run:
+        page = run()
+        page.select_option("#model", MODEL)
+        page.locator("#more > summary").click()
+        yield page
+
+
+def asked_for(url: str, page: Page) -> dict[str, Any]:
+    """The request of a new job, as it was resolved."""
+    card = make(page)
+    expect(card).to_have_attribute("data-state", "succeeded")
+    with httpx.Client(base_url=url, trust_env=False) as http:
+        request: dict[str, Any] = http.get("/v1/jobs", params={"limit": 1}).json()["data"][0]
+    return dict(request["request"])
+
+
+def test_an_upscaler_is_chosen_with_its_scale(page: Page, url: str) -> None:
+    expect(page.locator("#upscale-scale")).to_be_hidden()
+    assert "upscale" not in asked_for(url, page)
+    page.select_option("#upscale", "photo")
+    expect(page.locator("#upscale-scale")).to_have_value("4")
+    assert asked_for(url, page)["upscale"] == {"name": "photo", "scale": 4}
+    page.fill("#upscale-scale", "2.5")
+    assert asked_for(url, page)["upscale"] == {"name": "photo", "scale": 2.5}
+    page.select_option("#upscale", "anime")
+    expect(page.locator("#upscale-scale")).to_have_value("2")
+
+
+def test_a_model_of_videos_has_no_choice_of_it(page: Page) -> None:
+    expect(page.locator("#upscale")).to_be_visible()
+    page.select_option("#model", VIDEO.name)
+    expect(page.locator("#upscale")).to_be_hidden()
