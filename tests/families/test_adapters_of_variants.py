@@ -1,0 +1,37 @@
+"""Adapters on the kinds of a family's checkpoints that `test_adapters.py` leaves out: merged into
+their weights, by steps, and with presets; company and the rest are their family's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.parallel.axis_rules import Layout
+from tests.families import test_adapters
+from tests.families.suite import EVERY
+from tests.families.test_adapters import (
+    DRAWN,
+    Models,
+    folder,
+    models,
+    test_presets_and_images_go_with_adapters,
+    test_scales_by_steps_are_those_of_each_step,
+)
+
+__all__ = [
+    "folder",
+    "models",
+    "test_presets_and_images_go_with_adapters",
+    "test_scales_by_steps_are_those_of_each_step",
+]
+
+
+@pytest.fixture(scope="module", params=[name for name in EVERY if name not in DRAWN])
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def test_two_adapters_are_the_weights_that_they_are_merged_into(
+    models: Models, layout: Layout
+) -> None:
+    merged = test_adapters.test_adapters_are_the_weights_that_they_are_merged_into
+    await merged("two at once", models, layout)

@@ -1,0 +1,171 @@
+"""docs/design/families.md: which test shows each mechanism with each model, as collected.
+
+The page is made from what pytest collects, so that no cell says more than there is. To write it
+anew: `python -m tests.families.test_matrix`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.families.suite import EVERY
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "design" / "families.md"
+SUITE = "tests/families"
+VARIANTS = f"{SUITE}/test_adapters_of_variants.py"
+HOSTS = "tests/workers/multihost/test_drawing.py"
+COLLECT_S = 600.0
+HELD, REASONED = "yes", "no"
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """Column of the table."""
+
+    test: str
+    """Path of the file below the root, and the test's name."""
+    of_variants: str = ""
+    """The same of the test that shows it with those that are not in the first one."""
+    absent: str = ""
+    """Why a model may lack it; empty: none may."""
+
+    @property
+    def models(self) -> frozenset[str]:
+        """Models that it is shown with."""
+        return collected()[self.test] | collected().get(self.of_variants, frozenset())
+
+
+MECHANISMS: Mapping[str, Mechanism] = {
+    "diffusers' pixels": Mechanism(f"{SUITE}/test_drawing.py::test_the_picture_is_diffusers"),
+    "eleven layouts": Mechanism(
+        f"{SUITE}/test_drawing.py::test_a_layout_draws_what_one_device_draws"
+    ),
+    "two hosts": Mechanism(f"{HOSTS}::test_a_slice_of_two_processes_draws_what_one_device_draws"),
+    "followers": Mechanism(
+        f"{SUITE}/test_followers.py::test_a_fresh_pipeline_traces_any_step_from_its_key"
+    ),
+    "company, snapshots": Mechanism(f"{SUITE}/test_company.py::test_company_changes_no_bit"),
+    "padded batches": Mechanism(
+        f"{SUITE}/test_company.py::test_a_padded_batch_is_alike_at_every_place"
+    ),
+    "LoRA": Mechanism(
+        f"{SUITE}/test_adapters.py::test_adapters_are_the_weights_that_they_are_merged_into",
+        f"{VARIANTS}::test_two_adapters_are_the_weights_that_they_are_merged_into",
+    ),
+    "LoRA by step": Mechanism(
+        f"{SUITE}/test_adapters.py::test_scales_by_steps_are_those_of_each_step",
+        f"{VARIANTS}::test_scales_by_steps_are_those_of_each_step",
+    ),
+    "presets": Mechanism(
+        f"{SUITE}/test_adapters.py::test_presets_and_images_go_with_adapters",
+        f"{VARIANTS}::test_presets_and_images_go_with_adapters",
+    ),
+    "prompt weights": Mechanism(
+        f"{SUITE}/test_prompt_weights.py::test_weights_are_seen",
+        absent="its encoder is a chat model, whose prompts are sentences",
+    ),
+    "price of images": Mechanism(
+        f"{SUITE}/test_prices.py::test_a_buckets_volume_is_in_proportion_to_tokens",
+        absent="its steps read no image, or it has no drafts to count tokens for",
+    ),
+    "bad files": Mechanism(f"{SUITE}/test_checkpoint.py::test_a_bad_array_of_a_denoiser_is_named"),
+    "full size": Mechanism(
+        f"{SUITE}/test_full_size.py::test_a_full_size_checkpoint_takes_what_the_readme_states"
+    ),
+    "planner": Mechanism(f"{SUITE}/test_planner.py::test_a_slice_of_eight_chips_is_planned"),
+}
+
+
+@cache
+def collected() -> Mapping[str, frozenset[str]]:
+    """Models by test, from the ids of what pytest collects."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:xdist", SUITE, HOSTS],
+        capture_output=True,
+        text=True,
+        timeout=COLLECT_S,
+        cwd=ROOT,
+    )
+    found: dict[str, set[str]] = defaultdict(set)
+    for line in ran.stdout.splitlines():
+        test, bracket, case = line.rstrip("]").partition("[")
+        if bracket:
+            found[test] |= models_of(case)
+    assert found, ran.stdout + ran.stderr
+    return {test: frozenset(models) for test, models in found.items()}
+
+
+def models_of(case: str) -> set[str]:
+    """Return the entries of the suite that a case names, by themselves or by a checkpoint."""
+    if found := {entry for entry, one in EVERY.items() if case in one.published}:
+        return found
+    words = f"-{case.replace(', ', '-')}-"
+    named = [name for name in EVERY if f"-{name}-" in words]
+    return {max(named, key=len)} if named else set()
+
+
+def page() -> str:
+    """Return the whole page."""
+    return "\n".join(lines()) + "\n"
+
+
+def lines() -> Iterator[str]:
+    """Yield its lines."""
+    yield from (
+        "# Families and mechanisms",
+        "",
+        "What each model is shown to do, by the conformance suite. A model that lacks one of these "
+        "is not served. This page is made from the tests that pytest collects "
+        "(`python -m tests.families.test_matrix`), and a test holds it to them.",
+        "",
+        f"| model | {' | '.join(MECHANISMS)} |",
+        f"|---|{'---|' * len(MECHANISMS)}",
+    )
+    for model in EVERY:
+        yield f"| {model} | {' | '.join(cells(model))} |"
+    yield from ("", "| mechanism | test | `no` means |", "|---|---|---|")
+    for name, one in MECHANISMS.items():
+        tests = ", ".join(f"`{test}`" for test in (one.test, one.of_variants) if test)
+        yield f"| {name} | {tests} | {one.absent} |"
+
+
+def cells(model: str) -> Iterator[str]:
+    """Yield a model's cells."""
+    return (HELD if model in one.models else REASONED for one in MECHANISMS.values())
+
+
+@pytest.mark.timeout(2 * COLLECT_S)
+def test_no_cell_is_empty() -> None:
+    """Without a reason, that is."""
+    holes = [
+        (model, name)
+        for name, one in MECHANISMS.items()
+        for model in EVERY
+        if not one.absent and model not in one.models
+    ]
+    assert not holes
+
+
+def test_the_page_says_what_is_collected() -> None:
+    assert PAGE.read_text() == page(), "python -m tests.families.test_matrix"
+
+
+def test_a_case_names_the_longest_model() -> None:
+    """A variant's name begins with its family's."""
+    assert models_of("float32-flux-fill") == {"flux-fill"}
+    assert models_of("flux-two at once") == {"flux"}
+    assert models_of("wan2.1-14b") == {"wan"}
+    assert models_of("experts") == set()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
