@@ -162,6 +162,10 @@ CHECKPOINTS: Mapping[str, Files] = {
             ("flux2-klein-base-9b", flux2.KLEIN_9B),
         )
     },
+    "qwen-image-edit": {
+        **_files("QwenImageEditPipeline", STRETCHED, qwenimage.QWEN_IMAGE),
+        f"processor/{PREPROCESSOR}": qwenimage.PROCESSOR,
+    },
     "z-image-turbo": _files("ZImagePipeline", {**STATIC, "shift": 3.0}, zimage.Z_IMAGE),
     "z-image": _files("ZImagePipeline", {**STATIC, "shift": 6.0}, zimage.Z_IMAGE),
     "wan2.1-1.3b": _wan(3.0, wan.T2V_1_3B),

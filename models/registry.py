@@ -30,6 +30,7 @@ FAMILIES: Mapping[str, str] = {
     "FluxControlPipeline": ".flux.load",
     "FluxKontextPipeline": ".flux.load",
     "QwenImagePipeline": ".qwenimage.load",
+    "QwenImageEditPipeline": ".qwenimage.load",
     "QwenImageImg2ImgPipeline": ".qwenimage.load",
     "QwenImageInpaintPipeline": ".qwenimage.load",
     "Flux2KleinPipeline": ".flux2.load",

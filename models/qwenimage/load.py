@@ -5,37 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.typing import DTypeLike
 
 from models.checkpoint.config_fields import check_fit
-from models.checkpoint.folder import read_config
+from models.checkpoint.folder import read_config, read_model_index
 from models.checkpoint.safetensors import ComponentFiles
 from models.interface.apply_presets import with_presets
 from models.loading.abstract import abstract_module
 from models.loading.preview import abstract_preview, flat_frame_encoder
 from models.loading.sources import AS_IT_IS, Reading
 from models.parallel.by_size import placed_by_size
-from models.qwenimage import single_file
+from models.qwenimage import prompts, single_file
 from models.qwenimage.config import QwenImageConfig
+from models.qwenimage.edit import QwenImageEditPipeline
 from models.qwenimage.key_mapping import RENAMES
 from models.qwenimage.network import QwenImageTransformer
 from models.qwenimage.pipeline import QwenImageNetworks, QwenImagePipeline
-from models.qwenimage.prompts import DESCRIBING
-from models.qwenimage.spec import make_spec
+from models.qwenimage.spec import DRAWING, EDITING, make_spec
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.quality_presets import LEVERS
+from models.text.chat import Chat
 from models.text.qwen25 import Qwen25Config, Qwen25Encoder, renames_of
 from models.vae import video_key_mapping
 from models.vae.config import check_tiling
 from models.vae.video import VideoAutoencoder
 from models.vae.video_config import VideoVaeConfig
+from models.vision.qwen25 import RENAMES as VISION_RENAMES
+from models.vision.qwen25 import QwenVisionConfig, QwenVisionModel
+from models.vision.qwen_patches import QwenPreprocessor
 from models.weights import loader
 
 STATES = (-1,)
 """Hidden states of the text encoder that captions are."""
 COLOURS = 3
+EDITS = frozenset({"QwenImageEditPipeline"})
+"""`_class_name` of checkpoints whose text encoder reads an image."""
 
 
 def load(
@@ -64,24 +70,72 @@ def load(
     vae_config = VideoVaeConfig.from_dict(read_config(folder, "vae"))
     check_tiling(reading.vae_tiling, vae_config.downsampling)
     text_config = Qwen25Config.from_dict(read_config(folder, "text_encoder"))
+    eyes = eyes_of(folder, text_config)
     _check_fit(config, vae_config, text_config)
     scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
     loaded = reading.networks(
-        partial(abstract_modules, config, vae_config, text_config),
+        lambda each: abstract_modules(config, vae_config, text_config, each, eyes and eyes.config),
         dtype,
-        _places(folder, file, vae_config, text_config),
+        _places(folder, file, vae_config, text_config, edits=eyes is not None),
         "transformer",
     )
     preview = reading.reader.preview(*flat_frame_encoder(loaded["vae"]))
+    networks = QwenImageNetworks(**loaded, preview=preview)
     sources = (folder,) if file is None else (folder, file)
-    spec = make_spec(name, sources, vae_config, defaults or {})
-    return QwenImagePipeline(
+    spec = make_spec(name, sources, vae_config, defaults or {}, EDITING if eyes else DRAWING)
+    given = (
         with_presets(spec, folder, LEVERS, reading.qualities, reading.eight_bit),
-        QwenImageNetworks(**loaded, preview=preview),
+        networks,
         scheduler,
-        reading.reader.qwen_tokenizer(folder / "tokenizer", DESCRIBING),
+        reading.reader.qwen_tokenizer(folder / "tokenizer", prompts_of(eyes)),
         reading.vae_tiling,
     )
+    if eyes is None:
+        return QwenImagePipeline(*given)
+    return QwenImageEditPipeline(*given, preprocessor=eyes.preprocessor)
+
+
+class Eyes(NamedTuple):
+    """Part of a checkpoint that reads images for its text encoder."""
+
+    config: QwenVisionConfig
+    preprocessor: QwenPreprocessor
+
+
+def eyes_of(folder: Path, text: Qwen25Config) -> Eyes | None:
+    """Return what reads images; None: it edits none. Raises: ValueError: the parts do not fit."""
+    if read_model_index(folder)["_class_name"] not in EDITS:
+        return None
+    config = QwenVisionConfig.from_dict(read_config(folder, "text_encoder"))
+    preprocessor = QwenPreprocessor.read(folder / "processor")
+    pairs = (
+        ("patch_size", "patch_size"),
+        ("spatial_merge_size", "merge_size"),
+        ("temporal_patch_size", "temporal_patch_size"),
+    )
+    check_fit(
+        (
+            *("vision_config out_hidden_size", config.out_hidden_size),
+            *("hidden_size", text.hidden_size),
+        ),
+        ("vision_config in_channels", config.in_channels, "an image's colours", COLOURS),
+        *(
+            (f"vision_config {a}", getattr(config, a), f"processor {b}", getattr(preprocessor, b))
+            for a, b in pairs
+        ),
+    )
+    pairs_of_head = text.decoder.head_dim // 2
+    if (len(text.mrope_section), sum(text.mrope_section)) != (3, pairs_of_head):
+        raise ValueError(
+            f"text_encoder/config.json: mrope_section {text.mrope_section} must be three that add "
+            f"up to {pairs_of_head}, to read images"
+        )
+    return Eyes(config, preprocessor)
+
+
+def prompts_of(eyes: Eyes | None) -> Chat:
+    """Return the chat that prompts are messages of."""
+    return prompts.DESCRIBING if eyes is None else prompts.EDITING
 
 
 def _check_fit(config: QwenImageConfig, vae: VideoVaeConfig, text: Qwen25Config) -> None:
@@ -101,7 +155,7 @@ def _check_fit(config: QwenImageConfig, vae: VideoVaeConfig, text: Qwen25Config)
 
 
 def _places(
-    folder: Path, file: Path | None, vae: VideoVaeConfig, text: Qwen25Config
+    folder: Path, file: Path | None, vae: VideoVaeConfig, text: Qwen25Config, *, edits: bool
 ) -> Mapping[str, tuple[Path | ComponentFiles, loader.Renames]]:
     """Return where each network's arrays lie. Raises: CheckpointError: another's file."""
     names = {
@@ -109,14 +163,22 @@ def _places(
         "text_encoder": renames_of(text, STATES),
         "vae": video_key_mapping.RENAMES,
     }
+    own: dict[str, tuple[Path | ComponentFiles, loader.Renames]]
     own = {name: (folder / name, renames) for name, renames in names.items()}
+    if edits:
+        own["vision"] = (folder / "text_encoder", VISION_RENAMES)
     if file is None:
         return own
-    return {**own, **single_file.parts(file, vae, names["text_encoder"])}
+    found = single_file.parts(file, vae, names["text_encoder"])
+    return {name: found.get(name, place) for name, place in own.items()}
 
 
 def abstract_modules(
-    config: QwenImageConfig, vae: VideoVaeConfig, text: Qwen25Config, dtype: DTypeLike
+    config: QwenImageConfig,
+    vae: VideoVaeConfig,
+    text: Qwen25Config,
+    dtype: DTypeLike,
+    vision: QwenVisionConfig | None = None,
 ) -> QwenImageNetworks:
     """The networks as shapes alone: what the loader fills, and what a planner compiles."""
     shapes = partial(abstract_module, param_dtype=dtype)
@@ -125,4 +187,5 @@ def abstract_modules(
         text_encoder=placed_by_size(shapes(Qwen25Encoder, text, STATES)),
         vae=shapes(VideoAutoencoder, vae),
         preview=abstract_preview(vae.z_dim),
+        vision=vision and placed_by_size(shapes(QwenVisionModel, vision)),
     )

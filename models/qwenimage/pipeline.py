@@ -24,6 +24,7 @@ from models.parallel.dtypes import used_dtype
 from models.parallel.placement import in_place
 from models.qwenimage.adapter_names import SPELLINGS
 from models.qwenimage.config import PATCH, QwenImageConfig
+from models.qwenimage.latents import Grid
 from models.qwenimage.prompts import CUT
 from models.qwenimage.request import QwenImageRequest, plan_of, steps_of
 from models.sampling.base import Plan, per_row
@@ -45,6 +46,8 @@ class QwenImageNetworks(NamedTuple):
     text_encoder: Any
     vae: Any
     preview: Any
+    vision: Any = None
+    """Tower that reads images for the text encoder; None: the checkpoint edits none."""
 
 
 class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
@@ -59,6 +62,8 @@ class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
     PROMPTS = ("captions", "lengths")
     SPELLINGS = SPELLINGS
     SCALE = "true_cfg_scale"
+    CUT = CUT
+    """Tokens at the head of a chat that the transformer is not given."""
     unpack = staticmethod(unpack)
 
     def __init__(
@@ -78,7 +83,7 @@ class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
         """Tokenize both prompts, draw the noise, and plan the steps."""
         request = read_request(QwenImageRequest, fields)
         h, w = self.grid_of(width=request.width, height=request.height)
-        texts, limit = request.prompts, request.max_sequence_length + CUT
+        texts, limit = request.prompts, request.max_sequence_length + self.CUT
         read, tokens = self.tokenizer.encode_with_mask([*texts.values()], limit), h * w // PATCH**2
         plan = plan_of(request, self.scheduler, tokens, from_image="image" in images)
         return Draft(
@@ -96,15 +101,27 @@ class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
 
     def embed(self, weights: QwenImageNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts, and an image into the latents under the first noise."""
-        ids, read = inputs["ids"], inputs["read"].astype(bool)
-        captions = self.network(weights, "text_encoder")(ids, read)
+        read = inputs["read"].astype(bool)[:, self.CUT :]
         return {
             **first_latents(inputs, partial(self.encode_image, weights), pack),
             "grid": jnp.zeros((*inputs["noise"].shape[:2], 0)),
-            "captions": captions[:, CUT:],
-            "lengths": read[:, CUT:].sum(axis=1, dtype=jnp.int32),
+            "captions": self.captions(weights, inputs)[:, self.CUT :],
+            "lengths": read.sum(axis=1, dtype=jnp.int32),
             **initial_cache(inputs, self.config.width, self.dtype),
         }
+
+    def captions(
+        self, weights: QwenImageNetworks, inputs: Mapping[str, jax.Array]
+    ) -> Float[Array, "prompts tokens features"]:
+        """Encode the prompts."""
+        found: Array = self.network(weights, "text_encoder")(
+            inputs["ids"], inputs["read"].astype(bool)
+        )
+        return found
+
+    def seen(self, rows: PyTree) -> tuple[Float[Array, "batch tokens patch"], tuple[Grid, ...]]:
+        """Return what the network reads of rows beside their captions, and the grids of it."""
+        return rows["latents"], (grid_of_row(rows["grid"]),)
 
     def conditions(
         self,
@@ -130,15 +147,15 @@ class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
         if conditions is None:
             conditions = self._modulations(weights, values)
         batch, prompts = rows["lengths"].shape
-        rows_of_tokens, columns = (side // PATCH for side in rows["grid"].shape[1:3])
+        tokens, grids = self.seen(rows)
         velocity = self.network(weights, "transformer")(
-            jnp.repeat(rows["latents"], prompts, axis=0),
+            jnp.repeat(tokens, prompts, axis=0),
             each_alone(rows["captions"]),
             each_alone(rows["lengths"]),
             jax.tree.map(partial(jnp.repeat, repeats=prompts, axis=0), conditions),
-            ((rows_of_tokens, columns),),
+            grids,
             cache,
-        )
+        )[:, : rows["latents"].shape[1]]
         return velocity.astype(jnp.float32).reshape(batch, prompts, *velocity.shape[1:])
 
     def guide(
@@ -184,3 +201,9 @@ class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
         transformer = nnx.merge(self.graphs.transformer, in_place(weights.transformer))
         modulations: Modulations = transformer.conditions(values["timestep"])
         return modulations
+
+
+def grid_of_row(grid: Float[Array, "batch h w nothing"]) -> Grid:
+    """Return rows and columns of the tokens of latents of that shape."""
+    h, w = grid.shape[1:3]
+    return h // PATCH, w // PATCH

@@ -1,6 +1,6 @@
 """The published Qwen-Image checkpoints, as data: what their config files say of the shapes.
 
-Source: Qwen/Qwen-Image.
+Source: Qwen/Qwen-Image, Qwen/Qwen-Image-Edit.
 """
 
 from __future__ import annotations
@@ -37,3 +37,11 @@ QWEN_IMAGE: Mapping[str, Mapping[str, Any]] = {
     "text_encoder": QWEN2_5_VL_7B,
     "vae": VAE,
 }
+PROCESSOR: Mapping[str, Any] = {
+    "min_pixels": 3136,
+    "max_pixels": 12845056,
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+}
+"""Processor of images for the text encoder, of Edit."""

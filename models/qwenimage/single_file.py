@@ -16,6 +16,7 @@ from models.checkpoint.single_file import TRANSFORMER_PREFIXES, Naming, NetworkF
 from models.qwenimage.key_mapping import RENAMES
 from models.vae.video_config import VideoVaeConfig
 from models.vae.video_original_keys import original_renames
+from models.vision.qwen25 import RENAMES as VISION_RENAMES
 
 
 def parts(file: Path, vae: VideoVaeConfig, text_encoder: Renames) -> Mapping[str, NetworkFile]:
@@ -35,6 +36,9 @@ def parts(file: Path, vae: VideoVaeConfig, text_encoder: Renames) -> Mapping[str
             "transformer": (Naming(TRANSFORMER_PREFIXES, mark, RENAMES),),
             "text_encoder": (
                 Naming((f"{prefix}transformer.",), "model.embed_tokens.weight", text_encoder),
+            ),
+            "vision": (
+                Naming((f"{prefix}transformer.",), "visual.merger.ln_q.weight", VISION_RENAMES),
             ),
             "vae": (Naming(("vae.",), "decoder.middle.0.residual.0.gamma", original_renames(vae)),),
         },

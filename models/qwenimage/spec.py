@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from models.checkpoint.folder import fingerprint, read_defaults
 from models.qwenimage.config import PATCH
 from models.qwenimage.request import FIELDS, MAX_SEQUENCE_LENGTH
-from models.spec.model_spec import Limits, ModelSpec, Need
+from models.spec.model_spec import Limits, ModelSpec, Need, Task
 from models.vae.video_config import VideoVaeConfig
 
+AREA_PX = 1024 * 1024
+"""Pixels that an image to edit is scaled to, whatever the request's size."""
 DEFAULT_LATENTS_PX = 128
 """The side of an image in latents where the request names none: 1024 pixels, as in diffusers."""
 OWN: Mapping[str, Any] = {
@@ -29,8 +31,37 @@ NEEDS: Mapping[str, tuple[Need, ...]] = {
 """Needs as diffusers has them: a scale above 1 together with a negative prompt."""
 
 
+class Kind(NamedTuple):
+    """Kind of checkpoint, as a spec has it."""
+
+    fields: frozenset[str]
+    tasks: tuple[Task, ...]
+    further: Mapping[str, Any]
+    """Fields of the spec that only this kind has."""
+
+
+DRAWING = Kind(
+    FIELDS,
+    ("text-to-image", "image-to-image", "inpainting"),
+    {"sized_by_image": ("image-to-image", "inpainting")},
+)
+EDITING = Kind(
+    FIELDS - {"mask_image", "strength"},
+    ("image-to-image",),
+    {
+        "sized_by_image": ("image-to-image",),
+        "sized_area_px": AREA_PX,
+        "read_pixels": {"image": AREA_PX},
+    },
+)
+
+
 def make_spec(
-    name: str, sources: tuple[Path, ...], vae: VideoVaeConfig, defaults: Mapping[str, Any]
+    name: str,
+    sources: tuple[Path, ...],
+    vae: VideoVaeConfig,
+    defaults: Mapping[str, Any],
+    kind: Kind = DRAWING,
 ) -> ModelSpec:
     """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's.
 
@@ -40,18 +71,17 @@ def make_spec(
     token = PATCH * vae.downsampling
     side = DEFAULT_LATENTS_PX * vae.downsampling
     chosen = {**read_defaults(sources[0]), **defaults}
-    unknown = sorted(chosen.keys() - FIELDS)
+    unknown = sorted(chosen.keys() - kind.fields)
     if unknown:
         raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
-    from_image = {"strength": 0.6, **chosen}  # diffusers' own, of both
+    from_image = {"strength": 0.6, **chosen} if "strength" in kind.fields else chosen
     return ModelSpec(
         name=name,
         family="qwenimage",
-        tasks=("text-to-image", "image-to-image", "inpainting"),
-        fields=FIELDS,
+        tasks=kind.tasks,
+        fields=kind.fields,
         defaults={"width": side, "height": side, **OWN, **chosen},
-        task_defaults={"image-to-image": from_image, "inpainting": from_image},
-        sized_by_image=("image-to-image", "inpainting"),
+        task_defaults=dict.fromkeys(kind.tasks[-2:], from_image),
         needs=NEEDS,
         limits=Limits(
             size_multiple_px=token,
@@ -64,4 +94,5 @@ def make_spec(
         ),
         bucket_fields=("width", "height", "max_sequence_length"),
         fingerprint=fingerprint(*sources),
+        **kind.further,
     )

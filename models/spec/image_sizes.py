@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+MULTIPLE_PX = 32
+"""Multiples that sides of an area are rounded to."""
+
 
 def within_pixels(size: tuple[int, int], most: int | None) -> tuple[int, int]:
     """Return a size of about the same shape and at most so many pixels.
@@ -19,3 +22,20 @@ def within_pixels(size: tuple[int, int], most: int | None) -> tuple[int, int]:
         return size
     scale = math.sqrt(most / (width * height))
     return int(width * scale), int(height * scale)
+
+
+def size_of_area(size: tuple[int, int], area: int) -> tuple[int, int]:
+    """Return a size of about so many pixels and about the same shape; 0 where that is too narrow.
+
+    Args:
+        size: width and height.
+
+    Source: diffusers pipeline_qwenimage_edit.py, calculate_dimensions.
+    """
+    ratio = size[0] / size[1]
+    width = math.sqrt(area * ratio)
+    return _rounded(width), _rounded(width / ratio)
+
+
+def _rounded(side: float) -> int:
+    return round(side / MULTIPLE_PX) * MULTIPLE_PX

@@ -180,6 +180,8 @@ class ModelSpec(BaseModel):
     sized_within_px: int | None = Field(default=None, gt=0)
     """Pixels that such a size has at the most, down to which a larger image's is scaled; `null`:
     any."""
+    sized_area_px: int | None = None
+    """Pixels that such a size is scaled to; `null`: it is the image's own."""
     needs: Mapping[str, tuple[Need, ...]] = Field(default_factory=dict)
     """Conditions by request field: without all of these the field has no effect, and a request that
     sets it is served with a warning."""

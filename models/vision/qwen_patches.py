@@ -62,6 +62,8 @@ class QwenPreprocessor:
         for name, value in given.items():
             if type(value) is not int or value < 1:
                 raise ValueError(f"{FILE}: {name} must be a positive integer, not {value!r}")
+        if config.get("do_resize") is False:
+            raise ValueError(f"{FILE}: do_resize must be true: images are made of whole patches")
         rest = {name: value for name, value in config.items() if name not in ("size", "crop_size")}
         pixels = UNCROPPED.changed({**rest, "do_center_crop": False})
         return cls(pixels, **given)
@@ -73,8 +75,6 @@ class QwenPreprocessor:
         """
         if max(width, height) > 200 * min(width, height):
             raise ValueError("must not be more than 200 times as long as wide")
-        if not self.pixels.do_resize:
-            return width, height
         token = self.patch_size * self.merge_size
         sides = [round(side / token) * token for side in (width, height)]
         if math.prod(sides) > self.max_pixels:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.spec.image_files import ImageFile
-from models.spec.image_sizes import within_pixels
+from models.spec.image_sizes import size_of_area, within_pixels
 from models.spec.lora import Lora, RequestedLora
 from models.spec.model_spec import ModelSpec, Task
 from models.spec.upscalers import FIELD as UPSCALE
@@ -95,12 +95,16 @@ def _steps(fields: Mapping[str, Any], spec: ModelSpec) -> int:
 def with_size_of(request: GenerateRequest, image: ImageFile, spec: ModelSpec) -> GenerateRequest:
     """The request with the size of its image, down to whole multiples, if it names none.
 
+    Scaled to the model's area, where it has one.
+
     Source: diffusers image_processor.py, VaeImageProcessor.get_default_height_width.
     """
     if request.width is not None or request.height is not None:
         return request
     multiple = spec.limits.size_multiple_px
     size = within_pixels((image.width, image.height), spec.sized_within_px)
+    if spec.sized_area_px is not None:
+        size = size_of_area(size, spec.sized_area_px)
     width, height = (side - side % multiple for side in size)
     return request.model_copy(update={"width": width, "height": height})
 

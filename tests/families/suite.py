@@ -234,11 +234,25 @@ def _least_flux2(folder: Path) -> Path:
     return make_flux2(folder, transformer={"num_layers": 1, "num_single_layers": 1})
 
 
+def _qwenimage_edit(folder: Path) -> Path:
+    from tests.parity.tiny_qwenimage import make_edit
+
+    sizes = {"num_attention_heads": 8, "axes_dims_rope": (2, 2, 4), "num_layers": 2}
+    return make_edit(folder, transformer=sizes, text_encoder=CLIP)
+
+
+def _least_qwenimage_edit(folder: Path) -> Path:
+    from tests.parity.tiny_qwenimage import make_edit
+
+    return make_edit(folder, transformer={"num_layers": 1}, text_encoder=CLIP)
+
+
 def drawn_by_diffusers(
     folder: Path,
     request: Fields,
     frames: bool = False,
     images: Mapping[str, bytes] | None = None,
+    load: Callable[[Path], Any] | None = None,
     before: Callable[[Any], Fields] = lambda pipeline: {},
     of: Callable[[Path], Any] | None = None,
     **more: Any,
@@ -246,6 +260,7 @@ def drawn_by_diffusers(
     """Draw a request whose fields are the pipeline's own arguments, but for the seed.
 
     Args:
+        load: a pipeline of the checkpoint; None: as its index says.
         before: what is done to the pipeline first; it returns further arguments.
         of: pipeline of a checkpoint; None: as its index says.
         more: arguments that only that pipeline has.
@@ -594,7 +609,24 @@ def _drawn_by_vace(folder: Path, request: Fields) -> np.ndarray:
     )
 
 
+def _edited(folder: Path, request: Fields, images: Mapping[str, bytes]) -> np.ndarray:
+    """Draw an edit by diffusers."""
+    from tests.parity.tiny_qwenimage import edits
+
+    return drawn_by_diffusers(folder, request, images=images, load=edits)
+
+
 VARIANTS: Mapping[str, Family] = {
+    "qwenimage-edit": replace(
+        SUITE["qwenimage"],
+        make=_qwenimage_edit,
+        least=_least_qwenimage_edit,
+        request={**FEW, "width": 96, "height": 160, **TRUE_CFG, "max_sequence_length": 450},
+        least_request={**LEAST, **TRUE_CFG, "max_sequence_length": 450},
+        reference=partial(_edited, images={"image": _image(9)}),
+        published=("qwen-image-edit",),
+        images={"image": _image(9)},
+    ),
     "sdxl-controlnet": replace(
         SUITE["sdxl"],
         make=_with_controls(_sdxl, attention_head_dim=(8, 8), **UNET),

@@ -194,6 +194,8 @@ def test_what_is_not_served(tmp_path: Path) -> None:
         QwenPreprocessor.read(tmp_path)
     with pytest.raises(ValueError, match="patch_size"):
         QwenPreprocessor.from_dict({"patch_size": 0})
+    with pytest.raises(ValueError, match="do_resize"):
+        QwenPreprocessor.from_dict({"do_resize": False})
     with pytest.raises(ValueError, match="200 times"):
         QwenPreprocessor().size_of(1000, 4)
     for name, value in (("hidden_act", "gelu"), ("num_heads", 3), ("window_size", 7)):

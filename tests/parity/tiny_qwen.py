@@ -17,6 +17,7 @@ from tests.parity.tiny import WORDS, randomize
 
 MARKERS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 THOUGHTS = ("<think>", "</think>")
+OF_IMAGES = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 TEMPLATE = (
     "{%- for message in messages %}"
     "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}"
@@ -60,8 +61,12 @@ VISION = {
 }
 
 
-def qwen_tokenizer() -> Qwen2TokenizerFast:
-    """Byte pairs of a few words, with the markers of a chat and its template."""
+def qwen_tokenizer(further: tuple[str, ...] = ()) -> Qwen2TokenizerFast:
+    """Byte pairs of a few words, with the markers of a chat and its template.
+
+    Args:
+        further: markers; a model's vocabulary has room for five.
+    """
     pieces = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges: list[tuple[str, str]] = []
     for word in WORDS.split():
@@ -77,6 +82,9 @@ def qwen_tokenizer() -> Qwen2TokenizerFast:
     )
     tokenizer.add_special_tokens({"additional_special_tokens": [*MARKERS[1:]]})
     tokenizer.add_tokens([AddedToken(thought, normalized=False) for thought in THOUGHTS])
+    if further:
+        every = [*MARKERS[1:], *further]
+        tokenizer.add_special_tokens({"additional_special_tokens": every})
     return tokenizer
 
 

@@ -9,12 +9,15 @@ from diffusers import (
     AutoencoderKLQwenImage,
     DiffusionPipeline,
     FlowMatchEulerDiscreteScheduler,
+    QwenImageEditPipeline,
     QwenImagePipeline,
     QwenImageTransformer2DModel,
 )
+from transformers import BatchEncoding
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from tests.parity.tiny import Config, randomize
-from tests.parity.tiny_qwen import qwen25, qwen_tokenizer
+from tests.parity.tiny_qwen import OF_IMAGES, VISION, qwen25, qwen_tokenizer
 
 _TRANSFORMER: Config = {
     "num_layers": 3,
@@ -47,6 +50,7 @@ def make_qwenimage(
     scheduler: Config | None = None,
     seed: int = 0,
     kind: type[DiffusionPipeline] = QwenImagePipeline,
+    markers: tuple[str, ...] = (),
     **save_kwargs: Any,
 ) -> Path:
     """Writes a complete checkpoint in diffusers' layout to `folder` and returns it.
@@ -71,10 +75,79 @@ def make_qwenimage(
         scheduler=FlowMatchEulerDiscreteScheduler(**(_SCHEDULER | (scheduler or {}))),
         vae=image,
         text_encoder=text,
-        tokenizer=qwen_tokenizer(),
+        tokenizer=qwen_tokenizer(markers),
         transformer=network,
     ).save_pretrained(folder, **save_kwargs)
     return folder
+
+
+_SMALLER: Config = {
+    "base_dim": 2,
+    "dim_mult": [1, 1, 2, 2, 2],
+    "temperal_downsample": [False, False, True, True],
+}
+"""An autoencoder for images of a megapixel, which every edit has."""
+
+
+def make_edit(
+    folder: Path,
+    *,
+    processor: Config | None = None,
+    vae: Config | None = None,
+    text_encoder: Config | None = None,
+    vision: Config | None = None,
+    **how: Any,
+) -> Path:
+    """Writes a complete checkpoint of Qwen-Image-Edit, whose encoder sees few patches."""
+    text = {**(text_encoder or {}), "vision": vision or {}}
+    made = _SMALLER | (vae or {})
+    make_qwenimage(folder, vae=made, text_encoder=text, markers=OF_IMAGES, **how)
+    eyes = {**VISION, **(vision or {})}
+    sizes = {
+        "patch_size": eyes["patch_size"],
+        "merge_size": eyes.get("spatial_merge_size", 2),
+        "temporal_patch_size": eyes.get("temporal_patch_size", 2),
+        "size": {"shortest_edge": 256, "longest_edge": 2500},
+    }
+    Qwen2VLImageProcessorPil(**(sizes | (processor or {}))).save_pretrained(folder / "processor")
+    index = folder / "model_index.json"
+    index.write_text(index.read_text().replace("QwenImagePipeline", "QwenImageEditPipeline"))
+    return folder
+
+
+class Processor:
+    """What Qwen2VLProcessor does with texts of one image; it is not to be had without torchvision.
+
+    A video processor, which needs that, is part of it.
+    """
+
+    def __init__(self, tokenizer: Any, image_processor: Any) -> None:
+        self.tokenizer, self.image_processor = tokenizer, image_processor
+
+    def __call__(self, text: list[str], images: Any, **how: Any) -> BatchEncoding:
+        seen = self.image_processor(images, return_tensors=how["return_tensors"])
+        tokens = int(seen["image_grid_thw"].prod()) // self.image_processor.merge_size**2
+        texts = [one.replace(OF_IMAGES[2], OF_IMAGES[2] * tokens) for one in text]
+        return BatchEncoding({**self.tokenizer(texts, **how), **seen})
+
+
+def edits(folder: Path) -> QwenImageEditPipeline:
+    """diffusers' pipeline of a checkpoint, whose encoder is told which tokens are an image's.
+
+    Without that, transformers 5 places them like words; 4 looked for itself.
+    """
+    parts = QwenImagePipeline.from_pretrained(folder).components
+    patches = Qwen2VLImageProcessorPil.from_pretrained(folder / "processor")
+    made = QwenImageEditPipeline(**parts, processor=Processor(parts["tokenizer"], patches))
+    plain = made.text_encoder.forward
+    pad = parts["tokenizer"].convert_tokens_to_ids(OF_IMAGES[2])
+    made.text_encoder.config.image_token_id = pad
+
+    def told(input_ids: Any, **given: Any) -> Any:
+        return plain(input_ids, mm_token_type_ids=(input_ids == pad).int(), **given)
+
+    made.text_encoder.forward = told
+    return made
 
 
 def make_vae(seed: int, **overrides: Any) -> AutoencoderKLQwenImage:

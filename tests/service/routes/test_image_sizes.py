@@ -74,3 +74,15 @@ async def test_a_large_pictures_size_is_scaled_down(
         answer = await generate(http, (130, 98), model=small.name)
         assert size_of(answer) == (48, 48)
         assert size_of(await generate(http, (64, 48), model=small.name)) == (64, 48)
+
+
+@pytest.mark.parametrize(("size", "expected"), [((300, 300), (64, 64)), ((40, 10), (128, 32))])
+async def test_a_model_of_an_area_scales_the_size(
+    http: httpx.AsyncClient,
+    queue: Queue,
+    store: Store,
+    size: tuple[int, int],
+    expected: tuple[int, int],
+) -> None:
+    async with StandIn(queue, store, SIZED.model_copy(update={"sized_area_px": 64 * 64})):
+        assert size_of(await generate(http, size)) == expected

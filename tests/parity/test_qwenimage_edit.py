@@ -1,0 +1,163 @@
+"""Qwen-Image-Edit against diffusers' own pipeline, in the same run, on small checkpoints.
+
+Bounds as in test_flux.py. The reference's encoder is told which tokens are an image's
+(`tests/parity/tiny_qwenimage.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from diffusers import QwenImageEditPipeline
+from PIL import Image, ImageOps
+
+from models import registry
+from models.interface.pipeline import RequestError
+from models.spec.image_sizes import size_of_area
+from tests import coarse
+from tests.parity.programs import Programs
+from tests.parity.test_flux import Result, assert_far, assert_same, png
+from tests.parity.test_qwenimage import LONG, ours
+from tests.parity.test_zimage import zeroed
+from tests.parity.tiny_qwenimage import edits, make_edit
+
+ODD: dict[str, Any] = {
+    "transformer": {"num_layers": 1, "num_attention_heads": 5, "axes_dims_rope": (2, 8, 4)},
+    "vae": {"z_dim": 5, "dim_mult": [2, 1, 1, 2, 1]},
+    "text_encoder": {
+        "hidden_size": 42,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 7,
+        "num_key_value_heads": 1,
+        "rms_norm_eps": 1e-3,
+        "rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "mrope_section": [1, 1, 1]},
+    },
+    "vision": {
+        "hidden_size": 24,
+        "num_heads": 3,
+        "patch_size": 3,
+        "spatial_merge_size": 3,
+        "temporal_patch_size": 1,
+        "window_size": 20,
+        "fullatt_block_indexes": [0],
+    },
+    "scheduler": {"use_dynamic_shifting": False, "shift": 2.5, "shift_terminal": None},
+}
+CHECKPOINTS: dict[str, dict[str, Any]] = {"published": {}, "odd": ODD}
+BASE = {
+    "prompt": "a red circle on a blue background",
+    "width": 96,
+    "height": 160,
+    "num_inference_steps": 3,
+    "max_sequence_length": 440,
+    "seed": 1234,
+}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "no negative prompt": {},
+    "prompts of two lengths": {"prompt": LONG, "negative_prompt": " ", "true_cfg_scale": 4.0},
+}
+FIELDS = np.random.default_rng(4).integers(0, 256, (5, 4, 3), dtype=np.uint8)
+PICTURE = Image.fromarray(FIELDS).resize((120, 170), Image.Resampling.NEAREST)
+
+
+class Pair:
+    """One checkpoint, loaded by diffusers and by us."""
+
+    def __init__(self, folder: Path, made: Mapping[str, Any]) -> None:
+        self.folder = make_edit(folder, **made)
+        self.theirs = edits(self.folder)
+        with coarse.compiled():
+            loaded = registry.load("tiny", str(self.folder), "float32", {})
+        self.ours = Programs(loaded, coarse.OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
+    root = tmp_path_factory.mktemp("edit")
+    return {name: Pair(root / str(i), made) for i, (name, made) in enumerate(CHECKPOINTS.items())}
+
+
+def theirs(
+    pipeline: QwenImageEditPipeline, request: Mapping[str, Any], image: Image.Image
+) -> Result:
+    pipeline.set_progress_bar_config(disable=True)
+    latents: list[np.ndarray] = []
+
+    def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+        latents.append(tensors["latents"][0].numpy().copy())
+        return {}
+
+    given = {name: value for name, value in request.items() if name != "seed"}
+    generator = torch.Generator("cpu").manual_seed(request["seed"])
+    made = pipeline(image, **given, generator=generator, callback_on_step_end=keep)
+    return Result(latents, np.asarray(made.images[0]))
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_edits(
+    pairs: Mapping[str, Pair], checkpoint: str, request_name: str, record_property: Any
+) -> None:
+    pair, request = pairs[checkpoint], BASE | REQUESTS[request_name]
+    expected = theirs(pair.theirs, request, PICTURE)
+    assert_same(ours(pair.ours, request, PICTURE), expected, record_property)
+    if request_name == "no negative prompt":
+        assert_far(ours(pair.ours, request, ImageOps.mirror(PICTURE)), expected)
+
+
+DROPPED = {
+    "bias of the tower": ("vision", "blocks", "qkv", "bias"),
+    "norm of the tower's tokens": ("vision", "merger_norm", "scale"),
+}
+
+
+@pytest.mark.parametrize("path", DROPPED.values(), ids=DROPPED)
+def test_a_dropped_term_fails_by_far(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
+    pair = pairs["published"]
+    lame = zeroed(pair.ours.pipeline.weights, *path)
+    expected = theirs(pair.theirs, BASE, PICTURE)
+    assert_far(ours(pair.ours, BASE, PICTURE, weights=lame), expected)
+
+
+def test_a_reference_that_is_not_seen_fails_by_far(pairs: Mapping[str, Pair]) -> None:
+    pair = pairs["published"]
+    expected = theirs(pair.theirs, BASE, PICTURE)
+    made = ours(
+        pair.ours,
+        BASE,
+        PICTURE,
+        spoil=lambda row: {**row, "reference": jnp.zeros_like(row["reference"])},
+    )
+    assert_far(made, expected)
+
+
+def test_what_is_refused_by_name(pairs: Mapping[str, Pair]) -> None:
+    pipeline = pairs["published"].ours.pipeline
+    with pytest.raises(RequestError, match="is needed"):
+        pipeline.prepare(BASE, {})
+    for size, words in (((9, 3000), "200 times"), ((1, 5000), "too narrow")):
+        with pytest.raises(RequestError, match=words) as caught:
+            pipeline.prepare(BASE, {"image": png(Image.new("RGB", size))})
+        assert caught.value.field == "image"
+
+
+def test_the_spec_is_of_edits(pairs: Mapping[str, Pair]) -> None:
+    spec = pairs["published"].ours.pipeline.spec
+    assert spec.tasks == ("image-to-image",) and spec.sized_area_px == 1 << 20
+    assert not {"strength", "mask_image"} & spec.fields
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [((100, 100), (1024, 1024)), ((1920, 1080), (1376, 768)), ((3, 4), (896, 1184))],
+)
+def test_an_image_is_scaled_to_a_megapixel(
+    size: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    assert size_of_area(size, 1 << 20) == expected
