@@ -234,17 +234,21 @@ def _least_flux2(folder: Path) -> Path:
     return make_flux2(folder, transformer={"num_layers": 1, "num_single_layers": 1})
 
 
+DEEP: Fields = {"dim_mult": [1, 1, 1, 2, 2, 2], "temperal_downsample": [False] * 3 + [True] * 2}
+"""An autoencoder that makes few tokens of a megapixel."""
+
+
 def _qwenimage_edit(folder: Path) -> Path:
     from tests.parity.tiny_qwenimage import make_edit
 
     sizes = {"num_attention_heads": 8, "axes_dims_rope": (2, 2, 4), "num_layers": 2}
-    return make_edit(folder, transformer=sizes, text_encoder=CLIP)
+    return make_edit(folder, transformer=sizes, text_encoder=CLIP, vae=DEEP)
 
 
 def _least_qwenimage_edit(folder: Path) -> Path:
     from tests.parity.tiny_qwenimage import make_edit
 
-    return make_edit(folder, transformer={"num_layers": 1}, text_encoder=CLIP)
+    return make_edit(folder, transformer={"num_layers": 1}, text_encoder=CLIP, vae=DEEP)
 
 
 def drawn_by_diffusers(
@@ -252,7 +256,6 @@ def drawn_by_diffusers(
     request: Fields,
     frames: bool = False,
     images: Mapping[str, bytes] | None = None,
-    load: Callable[[Path], Any] | None = None,
     before: Callable[[Any], Fields] = lambda pipeline: {},
     of: Callable[[Path], Any] | None = None,
     **more: Any,
@@ -260,7 +263,6 @@ def drawn_by_diffusers(
     """Draw a request whose fields are the pipeline's own arguments, but for the seed.
 
     Args:
-        load: a pipeline of the checkpoint; None: as its index says.
         before: what is done to the pipeline first; it returns further arguments.
         of: pipeline of a checkpoint; None: as its index says.
         more: arguments that only that pipeline has.
@@ -613,7 +615,7 @@ def _edited(folder: Path, request: Fields, images: Mapping[str, bytes]) -> np.nd
     """Draw an edit by diffusers."""
     from tests.parity.tiny_qwenimage import edits
 
-    return drawn_by_diffusers(folder, request, images=images, load=edits)
+    return drawn_by_diffusers(folder, request, images=images, of=edits)
 
 
 VARIANTS: Mapping[str, Family] = {
@@ -621,11 +623,17 @@ VARIANTS: Mapping[str, Family] = {
         SUITE["qwenimage"],
         make=_qwenimage_edit,
         least=_least_qwenimage_edit,
-        request={**FEW, "width": 96, "height": 160, **TRUE_CFG, "max_sequence_length": 450},
-        least_request={**LEAST, **TRUE_CFG, "max_sequence_length": 450},
-        reference=partial(_edited, images={"image": _image(9)}),
+        request={**FEW, "width": 192, "height": 320, **TRUE_CFG, "max_sequence_length": 450},
+        least_request={
+            **LEAST,
+            **TRUE_CFG,
+            "width": 64,
+            "height": 64,
+            "max_sequence_length": 450,
+        },
+        reference=partial(_edited, images={"image": _image(9, size=(120, 120))}),
         published=("qwen-image-edit",),
-        images={"image": _image(9)},
+        images={"image": _image(9, size=(120, 120))},
     ),
     "sdxl-controlnet": replace(
         SUITE["sdxl"],
