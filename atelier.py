@@ -87,7 +87,8 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     root = argparse.ArgumentParser(
         prog="atelier",
-        description="Generate images and video with SDXL, Flux, Z-Image, Qwen-Image and Wan",
+        description="Generate images and video with "
+        "SDXL, Flux, FLUX.2 klein, Z-Image, Qwen-Image and Wan",
         epilog=EXITS,
     )
     root.add_argument("--version", action=Version, help="show the version and exit")

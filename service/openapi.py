@@ -29,7 +29,7 @@ from service.schemas.response import (
 )
 
 TITLE = "Atelier"
-SUMMARY = "Images and video from SDXL, Flux, Z-Image, Qwen-Image and Wan."
+SUMMARY = "Images and video from SDXL, Flux, FLUX.2 klein, Z-Image, Qwen-Image and Wan."
 VERSION = generator().partition(" ")[2] or "unpackaged"
 
 VIEWS = (JobView, JobPage, LoraView, LoraPage, ModelView, ModelPage, Health, ProblemView)

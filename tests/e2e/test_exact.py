@@ -138,5 +138,5 @@ def after_a_kill(running: System, client: Client, asked: Sequence[Body]) -> list
         return bool(client.job()["progress"]["step"] > LONG // 4)
 
     until(is_midway, "the long one's steps")
-    os.kill(running.child("--pool flux"), signal.SIGKILL)
+    os.kill(running.child("--pool flux "), signal.SIGKILL)
     return ended(client, jobs)[::-1]

@@ -147,5 +147,5 @@ def after_a_kill(system: System, client: Client, asked: list[Body]) -> list[list
     jobs = [str(client.submit(one)["id"]) for one in reversed(asked)]
     client.job_id = jobs[0]
     until(lambda: client.job()["progress"]["step"] > LONG // 4, "the long one's steps")
-    os.kill(system.child("--pool flux"), signal.SIGKILL)
+    os.kill(system.child("--pool flux "), signal.SIGKILL)
     return ended(client, jobs)[::-1]
