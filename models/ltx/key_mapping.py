@@ -64,3 +64,63 @@ def connector_renames(per_modality: bool) -> Renames:
             for stream in ("video", "audio")
         ),
     )
+
+
+def _block(audio: str, cross: str, table: str) -> dict[str, str]:
+    """Names of one stream of a block; `audio` begins those of the audio's."""
+    return {
+        **attention(f"{audio}attn1", "self_attention"),
+        **attention(f"{audio}attn2", "text_attention"),
+        **attention(cross, "cross_attention"),
+        **feed_forward(f"{audio}ff", "feed_forward"),
+        f"{audio}scale_shift_table": "table",
+        f"{audio}prompt_scale_shift_table": "text_table",
+        table: "cross_table",
+    }
+
+
+def _ends(audio: str, scales: str, gate: str) -> dict[str, str]:
+    """Names of what is before and behind one stream's blocks, without their leaves."""
+    times = {
+        f"{audio}time_embed": "time",
+        f"{audio}prompt_adaln": "text_time",
+        scales: "cross_time",
+        gate: "gate_time",
+    }
+    return {
+        f"{audio}proj_in": "tokens_in",
+        f"{audio}proj_out": "tokens_out",
+        rf"{audio}caption_projection\.linear_1": "text_in.up",
+        rf"{audio}caption_projection\.linear_2": "text_in.down",
+        **{rf"{theirs}\.linear": f"{ours}.vectors.linear" for theirs, ours in times.items()},
+        **{
+            rf"{theirs}\.emb\.timestep_embedder\.linear_{number}": f"{ours}.embed.{place}"
+            for theirs, ours in times.items()
+            for number, place in ((1, "first"), (2, "second"))
+        },
+    }
+
+
+_VIDEO = _block("", "audio_to_video_attn", "video_a2v_cross_attn_scale_shift_table")
+_AUDIO = _block("audio_", "video_to_audio_attn", "audio_a2v_cross_attn_scale_shift_table")
+_ENDS = {
+    "video": _ends("", "av_cross_attn_video_scale_shift", "av_cross_attn_video_a2v_gate"),
+    "audio": _ends("audio_", "av_cross_attn_audio_scale_shift", "av_cross_attn_audio_v2a_gate"),
+}
+
+TRANSFORMER: Renames = (
+    *(
+        (rf"transformer_blocks\.(\d+)\.{theirs}", rf"blocks.{stream}.{ours}[\1]")
+        for stream, names in (("video", _VIDEO), ("audio", _AUDIO))
+        for theirs, ours in names.items()
+    ),
+    *(
+        (rf"{theirs}\.{leaf}", f"{stream}.{ours}.{to}")
+        for stream, names in _ENDS.items()
+        for theirs, ours in names.items()
+        for leaf, to in _LEAVES.items()
+    ),
+    ("scale_shift_table", "video.table"),
+    ("audio_scale_shift_table", "audio.table"),
+)
+"""Names of the transformer of video and audio."""

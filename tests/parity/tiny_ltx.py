@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from diffusers import LTX2VideoTransformer3DModel
 from diffusers.pipelines.ltx2 import LTX2TextConnectors
 
 from tests.parity.tiny import Config, randomize
@@ -47,3 +48,64 @@ CONNECTORS_ODD: Config = {
 def connectors(seed: int, **overrides: Any) -> LTX2TextConnectors:
     """Connectors of random weights."""
     return randomize(LTX2TextConnectors(**overrides), seed)  # type: ignore[return-value]
+
+
+TRANSFORMER: Config = {
+    "in_channels": 6,
+    "out_channels": 6,
+    "num_attention_heads": 3,
+    "attention_head_dim": 14,
+    "cross_attention_dim": 42,
+    "base_height": 200,
+    "base_width": 240,
+    "gated_attn": True,
+    "cross_attn_mod": True,
+    "audio_in_channels": 10,
+    "audio_out_channels": 10,
+    "audio_num_attention_heads": 3,
+    "audio_attention_head_dim": 8,
+    "audio_cross_attention_dim": 24,
+    "audio_gated_attn": True,
+    "audio_cross_attn_mod": True,
+    "num_layers": 3,
+    "rope_type": "split",
+    "use_prompt_embeddings": False,
+    "perturbed_attn": True,
+}
+"""As in LTX-2.3."""
+TRANSFORMER_ODD: Config = {
+    "in_channels": 5,
+    "out_channels": None,
+    "num_attention_heads": 1,
+    "attention_head_dim": 22,
+    "cross_attention_dim": 22,
+    "vae_scale_factors": (4, 10, 12),
+    "pos_embed_max_pos": 7,
+    "base_height": 100,
+    "base_width": 90,
+    "audio_in_channels": 3,
+    "audio_out_channels": 3,
+    "audio_num_attention_heads": 1,
+    "audio_attention_head_dim": 18,
+    "audio_cross_attention_dim": 18,
+    "audio_scale_factor": 3,
+    "audio_pos_embed_max_pos": 9,
+    "audio_sampling_rate": 8000,
+    "audio_hop_length": 200,
+    "num_layers": 2,
+    "norm_eps": 1e-3,
+    "caption_channels": 13,
+    "attention_bias": False,
+    "attention_out_bias": False,
+    "rope_theta": 500.0,
+    "causal_offset": 2,
+    "cross_attn_timestep_scale_multiplier": 300,
+    "ff_bias": False,
+}
+"""As in LTX-2.0: text is projected here, and time does not modulate it."""
+
+
+def transformer(seed: int, **overrides: Any) -> Any:
+    """A transformer of random weights."""
+    network: Any = LTX2VideoTransformer3DModel(**overrides)
+    return randomize(network, seed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -13,9 +15,12 @@ from models.nn.layers.parameterised import activated, linear
 class GeluFeedForward(nnx.Module):
     """Four times as wide in the middle, tanh GELU."""
 
-    def __init__(self, width: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
-        self.up = linear(width, 4 * width, ("embed", "mlp"), rngs=rngs, param_dtype=param_dtype)
-        self.down = linear(4 * width, width, ("mlp", "embed"), rngs=rngs, param_dtype=param_dtype)
+    def __init__(
+        self, width: int, *, use_bias: bool = True, rngs: nnx.Rngs, param_dtype: DTypeLike
+    ) -> None:
+        dense = partial(linear, use_bias=use_bias, rngs=rngs, param_dtype=param_dtype)
+        self.up = dense(width, 4 * width, ("embed", "mlp"))
+        self.down = dense(4 * width, width, ("mlp", "embed"))
 
     def __call__(self, x: Float[Array, "batch tokens width"]) -> Float[Array, "batch tokens width"]:
         """Apply the layers to each token."""

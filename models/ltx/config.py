@@ -1,0 +1,230 @@
+"""Config of LTX-2's transformer of video and audio: `transformer/config.json`, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.checkpoint.config_fields import arguments
+from models.ltx.attention import HeadsShape
+from models.ltx.rope import KINDS
+
+_SIZES = (
+    "in_channels",
+    "num_attention_heads",
+    "attention_head_dim",
+    "cross_attention_dim",
+    "pos_embed_max_pos",
+    "base_height",
+    "base_width",
+    "audio_in_channels",
+    "audio_num_attention_heads",
+    "audio_attention_head_dim",
+    "audio_cross_attention_dim",
+    "audio_scale_factor",
+    "audio_pos_embed_max_pos",
+    "audio_sampling_rate",
+    "audio_hop_length",
+    "num_layers",
+    "caption_channels",
+    "timestep_scale_multiplier",
+    "cross_attn_timestep_scale_multiplier",
+)
+_FIXED: Mapping[str, Any] = {
+    "patch_size": 1,
+    "patch_size_t": 1,
+    "audio_patch_size": 1,
+    "audio_patch_size_t": 1,
+    "activation_fn": "gelu-approximate",
+    "qk_norm": "rms_norm_across_heads",
+    "norm_elementwise_affine": False,
+    "rope_double_precision": True,
+    "use_keyframes_abs_pos_embedding": False,
+}
+"""Fields that have one value in every network that is read here."""
+
+
+@dataclass(frozen=True)
+class StreamSizes:
+    """Shape of one stream of the transformer."""
+
+    channels: int
+    heads: int
+    head_dim: int
+    context: int
+    """Width of its text."""
+    gated: bool
+    modulated_context: bool
+    """True if time modulates the queries to the text, and what they find (LTX-2.3)."""
+    feed_forward_bias: bool
+
+    @property
+    def width(self) -> int:
+        """Features of a token: those of all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def vectors(self) -> int:
+        """Modulation vectors of a block."""
+        return 9 if self.modulated_context else 6
+
+
+@dataclass(frozen=True)
+class LTX2Config:
+    """The fields of diffusers' LTX2VideoTransformer3DModel config, with its defaults (2.0's).
+
+    Raises:
+        ValueError: a value that the network cannot have or that is not read here, by name.
+    """
+
+    in_channels: int = 128
+    out_channels: int | None = 128
+    patch_size: int = 1
+    patch_size_t: int = 1
+    num_attention_heads: int = 32
+    attention_head_dim: int = 128
+    cross_attention_dim: int = 4096
+    vae_scale_factors: tuple[int, ...] = (8, 32, 32)
+    """Frames, rows and columns of pixels that a latent stands for."""
+    pos_embed_max_pos: int = 20
+    """Seconds that positions in time are fractions of."""
+    base_height: int = 2048
+    base_width: int = 2048
+    gated_attn: bool = False
+    cross_attn_mod: bool = False
+    audio_in_channels: int = 128
+    audio_out_channels: int | None = 128
+    audio_patch_size: int = 1
+    audio_patch_size_t: int = 1
+    audio_num_attention_heads: int = 32
+    audio_attention_head_dim: int = 64
+    audio_cross_attention_dim: int = 2048
+    audio_scale_factor: int = 4
+    """Frames of a spectrogram that a latent stands for."""
+    audio_pos_embed_max_pos: int = 20
+    audio_sampling_rate: int = 16000
+    audio_hop_length: int = 160
+    audio_gated_attn: bool = False
+    audio_cross_attn_mod: bool = False
+    num_layers: int = 48
+    activation_fn: str = "gelu-approximate"
+    qk_norm: str = "rms_norm_across_heads"
+    norm_elementwise_affine: bool = False
+    norm_eps: float = 1e-6
+    caption_channels: int = 3840
+    attention_bias: bool = True
+    attention_out_bias: bool = True
+    rope_theta: float = 10000.0
+    rope_double_precision: bool = True
+    causal_offset: int = 1
+    timestep_scale_multiplier: int = 1000
+    cross_attn_timestep_scale_multiplier: int = 1000
+    rope_type: str = "interleaved"
+    use_prompt_embeddings: bool = True
+    """True if the transformer projects the text itself (LTX-2.0)."""
+    perturbed_attn: bool = False
+    """True if blocks may be asked for values alone (spatio-temporal guidance)."""
+    ff_bias: bool = True
+    audio_ff_bias: bool = True
+    use_prompt_adaln_single: bool = True
+    """True if time modulates the text's keys and values; else a table alone does."""
+    use_keyframes_abs_pos_embedding: bool = False
+
+    def __post_init__(self) -> None:
+        for name in _SIZES:
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise ValueError(f"{name} must be a positive integer, not {getattr(self, name)!r}")
+        for name, value in _FIXED.items():
+            if getattr(self, name) != value:
+                raise ValueError(f"{name} must be {value!r}, not {getattr(self, name)!r}")
+        if self.rope_type not in KINDS:
+            raise ValueError(f"rope_type must be one of {KINDS}, not {self.rope_type!r}")
+        for ours, theirs in (
+            ("in_channels", "out_channels"),
+            ("audio_in_channels", "audio_out_channels"),
+        ):
+            if getattr(self, theirs) not in (None, getattr(self, ours)):
+                raise ValueError(f"{theirs} must be {ours} {getattr(self, ours)} or null")
+        self._check_heads()
+
+    def _check_heads(self) -> None:
+        for name, stream in (("attention_head_dim", self.video), ("audio", self.audio)):
+            if stream.head_dim % 2:
+                raise ValueError(f"{name} {stream.head_dim} must be even: positions turn pairs")
+        if self.audio_cross_attention_dim != self.audio.width:
+            raise ValueError(
+                f"audio_cross_attention_dim {self.audio_cross_attention_dim} must be the width "
+                f"{self.audio.width} of the audio: the positions of both streams have it"
+            )
+        if self.num_attention_heads != self.audio_num_attention_heads:
+            raise ValueError(
+                f"num_attention_heads {self.num_attention_heads} and audio_num_attention_heads "
+                f"{self.audio_num_attention_heads} must be equal: the streams attend to each other"
+            )
+        as_wide = self.use_prompt_embeddings or self.modulates_text
+        if as_wide and self.cross_attention_dim != self.video.width:
+            raise ValueError(
+                f"cross_attention_dim {self.cross_attention_dim} must be the width "
+                f"{self.video.width} that text is projected to or modulated in"
+            )
+
+    @property
+    def video(self) -> StreamSizes:
+        """Shape of the video's stream."""
+        return StreamSizes(
+            self.in_channels,
+            self.num_attention_heads,
+            self.attention_head_dim,
+            self.cross_attention_dim,
+            self.gated_attn,
+            self.cross_attn_mod,
+            self.ff_bias,
+        )
+
+    @property
+    def audio(self) -> StreamSizes:
+        """Shape of the audio's stream."""
+        return StreamSizes(
+            self.audio_in_channels,
+            self.audio_num_attention_heads,
+            self.audio_attention_head_dim,
+            self.audio_cross_attention_dim,
+            self.audio_gated_attn,
+            self.audio_cross_attn_mod,
+            self.audio_ff_bias,
+        )
+
+    @property
+    def modulates_text(self) -> bool:
+        """True if the text's keys and values are modulated (LTX-2.3)."""
+        return self.cross_attn_mod or self.audio_cross_attn_mod
+
+    def heads(
+        self, asking: StreamSizes, asked: int, inside: StreamSizes | None = None
+    ) -> HeadsShape:
+        """Return the shape of an attention.
+
+        Args:
+            asked: width of the tokens that are asked.
+            inside: stream whose heads it has; None: the asking one's.
+        """
+        inside = inside or asking
+        return HeadsShape(
+            asking.width,
+            asked,
+            inside.heads,
+            inside.head_dim,
+            gated=asking.gated,
+            rope=self.rope_type,
+            use_bias=self.attention_bias,
+            use_out_bias=self.attention_out_bias,
+        )
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> LTX2Config:
+        """Read a checkpoint's config.
+
+        Raises: ValueError for a key that this network does not know, or a wrong value.
+        """
+        return cls(**arguments(cls, config, "transformer/config.json"))

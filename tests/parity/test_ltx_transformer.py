@@ -1,0 +1,225 @@
+"""LTX-2's transformer against diffusers' own, in float32, on random weights and odd sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+from models.checkpoint.folder import read_config
+from models.checkpoint.key_mapping import target
+from models.loading.abstract import abstract_module
+from models.ltx.config import LTX2Config
+from models.ltx.connectors import Contexts
+from models.ltx.key_mapping import TRANSFORMER as RENAMES
+from models.ltx.network import LTX2Transformer, Places, Times
+from models.weights.loader import flat_parameters, load
+from tests.parity.tiny import Config
+from tests.parity.tiny_ltx import TRANSFORMER, TRANSFORMER_ODD, transformer
+
+RELATIVE = 1e-5
+"""Of either velocity, by norm."""
+PLACES = Places((3, 4, 2), 7, 25.0)
+TEXT_TOKENS = 5
+SIGMAS = np.array([731.25, 12.5], np.float32)
+CASES: dict[str, Config] = {
+    "LTX-2.3": TRANSFORMER,
+    "LTX-2.0, odd": TRANSFORMER_ODD,
+    "text by a table alone": {**TRANSFORMER, "use_prompt_adaln_single": False},
+    "neighbours": {**TRANSFORMER, "rope_type": "interleaved", "audio_cross_attn_mod": False},
+}
+
+
+def run(model: Any, *given: Any, alone: tuple[int, ...] = (), crossing: bool = True) -> Any:
+    @nnx.jit
+    def compiled(model: Any, *given: Any) -> Any:
+        return model(*given, PLACES, values_alone=alone, crossing=crossing)
+
+    return compiled(model, *given)
+
+
+def inputs(config: Config) -> tuple[jax.Array, ...]:
+    """Latents of both streams, texts of both."""
+    normal = np.random.default_rng(1).standard_normal
+
+    def draw(shape: tuple[int, ...]) -> jax.Array:
+        return jnp.asarray(normal(shape, np.float32))
+
+    projected = config.get("use_prompt_embeddings", True)
+    widths = [config["cross_attention_dim"], config["audio_cross_attention_dim"]]
+    texts = [config["caption_channels"]] * 2 if projected else widths
+    return (
+        draw((2, 24, config["in_channels"])),
+        draw((2, 7, config["audio_in_channels"])),
+        *(draw((2, TEXT_TOKENS, width)) for width in texts),
+    )
+
+
+def each_token() -> np.ndarray:
+    """Timesteps of video where the first frame is clean."""
+    return np.where(np.arange(24) < 8, 0, SIGMAS[:, None]).astype(np.float32)
+
+
+def theirs(
+    reference: Any, config: Config, time: np.ndarray, **how: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    video, audio, text, audio_text = (torch.tensor(np.asarray(one)) for one in inputs(config))
+    frames, height, width = PLACES.grid
+    with torch.no_grad():
+        found = reference(
+            hidden_states=video,
+            audio_hidden_states=audio,
+            encoder_hidden_states=text,
+            audio_encoder_hidden_states=audio_text,
+            timestep=torch.tensor(time),
+            audio_timestep=torch.tensor(SIGMAS),
+            sigma=torch.tensor(SIGMAS),
+            num_frames=frames,
+            height=height,
+            width=width,
+            fps=PLACES.fps,
+            audio_num_frames=PLACES.audio_latents,
+            **how,
+        )
+    return found.sample.numpy(), found.audio_sample.numpy()
+
+
+def asked(config: Config, time: np.ndarray, crossing: np.ndarray) -> tuple[Any, ...]:
+    video, audio, *texts = inputs(config)
+    sigmas = jnp.asarray(SIGMAS)
+    of_video = Times(jnp.asarray(time), jnp.asarray(crossing), sigmas)
+    return (video, audio), Contexts(*texts), (of_video, Times(sigmas, sigmas, sigmas))
+
+
+def ours(reference: Any, folder: Path) -> LTX2Transformer:
+    reference.save_pretrained(folder)
+    config = LTX2Config.from_dict(read_config(folder.parent, folder.name))
+    return load(abstract_module(LTX2Transformer, config), folder, RENAMES, dtype=jnp.float32)
+
+
+def error(found: Any, expected: tuple[np.ndarray, np.ndarray]) -> float:
+    """Larger one of both streams."""
+    errors = []
+    for mine, right in zip(found, expected, strict=True):
+        assert mine.shape == right.shape
+        errors.append(float(np.linalg.norm(mine - right) / np.linalg.norm(right)))
+    return max(errors)
+
+
+@pytest.mark.parametrize("config", CASES.values(), ids=CASES)
+def test_velocities(config: Config, tmp_path: Path, record_property: Any) -> None:
+    reference = transformer(3, **config)
+    expected = theirs(reference, config, SIGMAS)
+    found = error(run(ours(reference, tmp_path), *asked(config, SIGMAS, SIGMAS)), expected)
+    record_property("relative", found)
+    print(f"{found:.1e}")
+    assert found < RELATIVE
+    assert min(one.std() for one in expected) > 0.1
+
+
+@pytest.mark.parametrize("others", [True, False], ids=["2.3", "2.0"])
+def test_a_timestep_of_each_token(others: bool, tmp_path: Path) -> None:
+    """Where the streams meet, 2.3 takes the other one's sigma and 2.0 its own timesteps."""
+    reference = transformer(3, **TRANSFORMER)
+    expected = theirs(reference, TRANSFORMER, each_token(), use_cross_timestep=others)
+    crossing = SIGMAS if others else each_token()
+    model = ours(reference, tmp_path)
+    assert error(run(model, *asked(TRANSFORMER, each_token(), crossing)), expected) < RELATIVE
+    wrong = each_token() if others else SIGMAS
+    assert error(run(model, *asked(TRANSFORMER, each_token(), wrong)), expected) > 10 * RELATIVE
+
+
+def test_guidance_of_blocks_and_of_modalities(tmp_path: Path) -> None:
+    reference = transformer(3, **TRANSFORMER)
+    model = ours(reference, tmp_path)
+    given = asked(TRANSFORMER, SIGMAS, SIGMAS)
+    plain = run(model, *given)
+    blocks = theirs(reference, TRANSFORMER, SIGMAS, spatio_temporal_guidance_blocks=[1])
+    assert error(run(model, *given, alone=(1,)), blocks) < RELATIVE
+    assert error(plain, blocks) > 1000 * RELATIVE
+    isolated = theirs(reference, TRANSFORMER, SIGMAS, isolate_modalities=True)
+    assert error(run(model, *given, crossing=False), isolated) < RELATIVE
+    assert error(plain, isolated) > 1000 * RELATIVE
+    with pytest.raises(ValueError, match=r"blocks \[3\]"):
+        run(model, *given, alone=(3,))
+
+
+BITES = {
+    "gate of heads": (TRANSFORMER, "blocks.audio.self_attention.gate.kernel"),
+    "table of the text": (TRANSFORMER, "blocks.video.text_table"),
+    "table of crossing": (TRANSFORMER, "blocks.audio.cross_table"),
+    "video asks audio": (TRANSFORMER, "blocks.video.cross_attention.v.kernel"),
+    "audio asks video": (TRANSFORMER, "blocks.audio.cross_attention.v.kernel"),
+    "time of the text": (TRANSFORMER, "video.text_time.vectors.linear.kernel"),
+    "gate of crossing": (TRANSFORMER_ODD, "audio.gate_time.vectors.linear.kernel"),
+    "projection of text": (TRANSFORMER_ODD, "audio.text_in.up.kernel"),
+    "last table": (TRANSFORMER_ODD, "video.table"),
+}
+
+
+@pytest.mark.parametrize(("config", "path"), BITES.values(), ids=BITES)
+def test_a_changed_array_bites(config: Config, path: str, tmp_path: Path) -> None:
+    reference = transformer(3, **config)
+    lame = ours(reference, tmp_path)
+    leaf = flat_parameters(lame)[path]
+    leaf[...] = leaf[...] * 1.03
+    expected = theirs(reference, config, SIGMAS)
+    assert error(run(lame, *asked(config, SIGMAS, SIGMAS)), expected) > 10 * RELATIVE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"norm_eps": 1e-6},
+        {"rope_theta": 400.0},
+        {"causal_offset": 1},
+        {"base_width": 91},
+        {"audio_hop_length": 190},
+        {"audio_pos_embed_max_pos": 8},
+        {"cross_attn_timestep_scale_multiplier": 310},
+    ],
+    ids=str,
+)
+def test_a_wrong_config_bites(change: Config, tmp_path: Path) -> None:
+    reference = transformer(3, **TRANSFORMER_ODD)
+    expected = theirs(reference, TRANSFORMER_ODD, SIGMAS)
+    reference.register_to_config(**change)
+    made = run(ours(reference, tmp_path), *asked(TRANSFORMER_ODD, SIGMAS, SIGMAS))
+    assert error(made, expected) > 10 * RELATIVE
+
+
+@pytest.mark.parametrize("config", CASES.values(), ids=CASES)
+def test_every_array_of_the_reference_has_a_place(config: Config, tmp_path: Path) -> None:
+    reference = transformer(3, **config)
+    assert None not in [target(key, RENAMES) for key in reference.state_dict()]
+    made = flat_parameters(ours(reference, tmp_path))
+    assert sum(p.numel() for p in reference.parameters()) == sum(
+        leaf.get_value().size for leaf in made.values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"num_layers": 0}, "num_layers"),
+        ({"patch_size": 2}, "patch_size"),
+        ({"rope_type": "spiral"}, "rope_type"),
+        ({"out_channels": 7}, "out_channels"),
+        ({"attention_head_dim": 13}, "attention_head_dim"),
+        ({"audio_cross_attention_dim": 25}, "audio_cross_attention_dim"),
+        ({"num_attention_heads": 2}, "num_attention_heads"),
+        ({"use_keyframes_abs_pos_embedding": True}, "use_keyframes"),
+        ({"use_prompt_embeddings": True, "cross_attention_dim": 7}, "cross_attention_dim"),
+        ({"colour": 1}, "colour"),
+    ],
+    ids=str,
+)
+def test_configs_that_are_not_served(values: Config, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        LTX2Config.from_dict({**TRANSFORMER, **values})
