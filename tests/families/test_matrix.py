@@ -69,6 +69,7 @@ MECHANISMS: Mapping[str, Mechanism] = {
         f"{SUITE}/test_adapters.py::test_presets_and_images_go_with_adapters",
         f"{VARIANTS}::test_presets_and_images_go_with_adapters",
     ),
+    "upscaler": Mechanism(f"{SUITE}/test_upscaling.py::test_an_image_is_drawn_larger"),
     "prompt weights": Mechanism(
         f"{SUITE}/test_prompt_weights.py::test_weights_are_seen",
         absent="its encoder is a chat model, whose prompts are sentences",
