@@ -1,0 +1,92 @@
+"""A pool of the settings' upscaler, as a process, that is killed while it draws an image larger."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from models.upscale.config import RrdbConfig
+from service.jobs.model.job import Job, JobState, new_job_id
+from service.jobs.queue import Queue
+from tests.parity.torch_rrdbnet import net, write
+from tests.workers.flux import REQUEST
+from tests.workers.jobs import ended
+from tests.workers.polling import until
+from tests.workers.pool.test_process import SETTINGS, reaped, toml
+from tests.workers.pool_process import PoolProcess
+
+__all__ = ["reaped"]
+
+SLOW = RrdbConfig(blocks=12, features=64, growth=32, doublings=2, unshuffle=1)
+"""Half of Real-ESRGAN's: nine tiles take seconds."""
+STEPS, SIDE = 300, 64
+
+
+@pytest.fixture
+def pools(
+    tmp_path: Path, redis_url: str, flux_folder: Path, state_dir: Path
+) -> Iterator[list[PoolProcess]]:
+    """Two pools, the second of which takes over."""
+    file = write(net(SLOW), tmp_path / "large.safetensors")
+    warmup = {"width": SIDE, "height": SIDE, "max_sequence_length": REQUEST["max_sequence_length"]}
+    sections = {
+        "": {"state_dir": str(state_dir)},
+        "redis": {"url": redis_url},
+        "queue": {"lease_s": SETTINGS.lease_s},
+        "models.flux": {"source": str(flux_folder), "dtype": "float32", "defaults": warmup},
+        "pools.flux": {"model": "flux", "slots": 1, "snapshot_share": 0.5},
+        "upscalers.large": {"source": str(file), "tile": 32, "models": ["flux"]},
+    }
+    config = tmp_path / "atelier.toml"
+    config.write_text("".join(toml(name, values) for name, values in sections.items()))
+    started = [PoolProcess(config, tmp_path / f"pool-{number}.log") for number in range(2)]
+    yield started
+    for pool in started:
+        pool.end()
+
+
+async def put(queue: Queue) -> Job:
+    request = {
+        **REQUEST,
+        "width": SIDE,
+        "height": SIDE,
+        "num_inference_steps": STEPS,
+        "upscale": {"name": "large", "scale": 4},
+        "output": {"format": "png"},
+    }
+    job = Job(id=new_job_id(), model="flux", bucket="one", request=request, steps=STEPS)
+    await queue.put(job)
+    return job
+
+
+async def is_upscaled(queue: Queue, job: Job) -> bool:
+    now = await queue.get(job.id)
+    return now is not None and now.detail is not None and now.detail.stage == "upscaling"
+
+
+@pytest.mark.timeout(600)
+async def test_another_pool_goes_on_from_what_was_kept(
+    pools: list[PoolProcess], reaped: Queue
+) -> None:
+    first, second = pools
+    await first.ready()
+    await second.ready()
+    assert (await reaped.models())["flux"].spec.upscalers["large"].scale == 4
+    job = await put(reaped)
+    await until(lambda: is_upscaled(reaped, job))
+    now = await reaped.get(job.id)
+    assert now is not None
+    victim = first if str(now.pool) in first.said else second
+    other = second if victim is first else first
+    victim.send(signal.SIGKILL)
+    job = await ended(reaped, job)
+    assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2), job.error
+    assert [(one.width, one.height) for one in job.outputs] == [(4 * SIDE, 4 * SIDE)]
+    assert f"of {job.id} goes on after step" in other.said
+    again = await ended(reaped, await put(reaped))
+    assert [one.pixels_sha256 for one in again.outputs] == [
+        one.pixels_sha256 for one in job.outputs
+    ]
