@@ -116,6 +116,17 @@ def _controlled(config: Config) -> Files:
     return {**SDXL_BASE, f"{CONTROLNET}/config.json": config}
 
 
+REFINER = "refiner"
+"""Folder of a refiner in its base's."""
+REFINER_FILES = _files(
+    SDXL_FROM_IMAGE,
+    EULER,
+    sdxl.SDXL_REFINER,
+    tokenizer_2=CLIP_TOKENIZER,
+    requires_aesthetics_score=True,
+    force_zeros_for_empty_prompt=False,
+)
+
 CHECKPOINTS: Mapping[str, Files] = {
     "sdxl": SDXL_BASE,
     "sdxl-controlnet": _controlled(sdxl.CONTROLNET),
@@ -127,14 +138,11 @@ CHECKPOINTS: Mapping[str, Files] = {
         "ip-adapter/plus.json": sdxl.IP_ADAPTER_PLUS,
         "ip-adapter/image_encoder/config.json": sdxl.CLIP_VISION_H,
     },
-    "sdxl-refiner": _files(
-        SDXL_FROM_IMAGE,
-        EULER,
-        sdxl.SDXL_REFINER,
-        tokenizer_2=CLIP_TOKENIZER,
-        requires_aesthetics_score=True,
-        force_zeros_for_empty_prompt=False,
-    ),
+    "sdxl-refiner": REFINER_FILES,
+    "sdxl-refined": {
+        **_files(SDXL, EULER, sdxl.SDXL_BASE, tokenizer=CLIP_TOKENIZER, tokenizer_2=CLIP_TOKENIZER),
+        **{f"{REFINER}/{path}": config for path, config in REFINER_FILES.items()},
+    },
     "flux-dev": _files("FluxPipeline", SHIFTED_BY_TOKENS, flux.FLUX_DEV),
     "flux-fill": _files("FluxFillPipeline", SHIFTED_BY_TOKENS, flux.FLUX_FILL),
     "flux-canny": _files("FluxControlPipeline", SHIFTED_BY_TOKENS, flux.FLUX_CONTROL),
@@ -212,6 +220,15 @@ def controls(name: str, folder: Path) -> dict[str, dict[str, str]]:
     """
     place = str(folder / CONTROLNET)
     return {kind: {"source": place, **mode} for kind, mode in CONTROLS.get(name, {}).items()}
+
+
+REFINED = frozenset({"sdxl-refined"})
+"""Checkpoints with a refiner beside them."""
+
+
+def refiner(name: str, folder: Path) -> str | None:
+    """Return the source of a checkpoint's refiner, where it was written; None: it has none."""
+    return str(folder / REFINER) if name in REFINED else None
 
 
 def write(name: str, folder: Path) -> None:

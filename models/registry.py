@@ -55,6 +55,9 @@ WITH_IMAGE_PROMPTS = frozenset({".flux.load", ".sdxl.load"})
 WITH_CONTROLS = frozenset({".sdxl.load"})
 """Modules whose `load` takes ControlNets (`Reading.controls`)."""
 
+WITH_REFINERS = frozenset({".sdxl.load"})
+"""Modules whose `load` takes a checkpoint for the last steps (`Reading.refiner`)."""
+
 SINGLE_FILES: Mapping[str, tuple[str, ...]] = {
     ".flux.load": ("text_encoder*/*.safetensors", "vae/*.safetensors"),
     ".qwenimage.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
@@ -123,7 +126,7 @@ def load(
         swap_experts: whether a model with two experts has them on the device by turns; None: only
             where the device does not hold both.
         how: fields of `models.loading.sources.Reading`: where the arrays go and what the networks
-            compute in.
+            compute in; of these `refiner` is a folder, hub id or single file.
 
     Raises:
         UnsupportedCheckpoint: the checkpoint is of another kind; says which are served.
@@ -182,8 +185,22 @@ def _reading(class_name: str, how: Mapping[str, Any]) -> Reading:
         raise CheckpointError(f"image_prompts are set, but a {class_name} takes none")
     if how.get("controls") and FAMILIES[class_name] not in WITH_CONTROLS:
         raise CheckpointError(f"controls are set, but a {class_name} takes none")
-    reading: Reading = import_module(".loading.sources", __package__).Reading(**how)
+    if how.get("refiner") and FAMILIES[class_name] not in WITH_REFINERS:
+        raise CheckpointError(f"refiner is set, but a {class_name} takes none")
+    sources = import_module(".loading.sources", __package__)
+    refiner = _place(how["refiner"]) if how.get("refiner") else None
+    reading: Reading = sources.Reading(
+        **{**how, "refiner": refiner and sources.CheckpointSource(*refiner)}
+    )
     return reading
+
+
+def _place(source: str) -> tuple[Path, Path | None]:
+    """Return the folder of a checkpoint beside a model, and the file of its weights, if any."""
+    file = Path(source).expanduser()
+    if file.is_file():
+        return resolve(base_of(file), patterns=CONFIGS), file
+    return resolve(source), None
 
 
 def base_of(file: Path) -> str:

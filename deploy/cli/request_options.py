@@ -27,6 +27,8 @@ SHORT = {
     "image_prompts": "image-prompt",
 }
 """Options with another name than their field's."""
+SWITCH = "switch"
+"""Only field of the object that says where a refiner begins."""
 NO_OPTION = frozenset({"prompt", "output"})
 """The prompt is an argument, and the output's format follows from `--output`."""
 
@@ -105,9 +107,17 @@ def _object(schema: Mapping[str, Any]) -> dict[str, Any]:
     names = schema.get("properties", {})
     if "name" in names:
         return {"type": named, "metavar": "NAME[,OPTION=VALUE…]"}
+    if SWITCH in names:
+        return {"type": _switch, "metavar": "SWITCH"}
     if "url" in names:
         return {"type": lambda url: {"url": url}, "metavar": "URL"}
     return {"type": _pair, "action": "append", "metavar": "NAME=TEXT"}
+
+
+def _switch(text: str) -> dict[str, Any]:
+    """Parse where a refiner begins."""
+    (switch,) = _numbers(text)
+    return {SWITCH: float(switch)}
 
 
 def _help(description: str) -> str:

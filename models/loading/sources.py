@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import numpy as np
@@ -176,6 +176,18 @@ class ControlSource:
     mode: str | None = None
 
 
+class CheckpointSource(NamedTuple):
+    """Place of a checkpoint beside the model's own.
+
+    Args:
+        folder: in diffusers' layout.
+        file: holds all weights; the folder's are not read then.
+    """
+
+    folder: Path
+    file: Path | None = None
+
+
 FILES: Reader = Files()
 SHAPES: Reader = Shapes()
 
@@ -195,6 +207,7 @@ class Reading:
         image_prompts: networks beside the checkpoint's that read images as prompts, by name.
         controls: ControlNets beside the checkpoint's networks, by name.
         max_controls: controls that one request may have.
+        refiner: checkpoint that takes the last steps of requests that say so.
         reader: of everything but the configs; with `SHAPES` no weights are needed.
     """
 
@@ -208,6 +221,7 @@ class Reading:
     image_prompts: Mapping[str, ImagePromptSource] = field(default_factory=dict)
     controls: Mapping[str, ControlSource] = field(default_factory=dict)
     max_controls: int = 0
+    refiner: CheckpointSource | None = None
     reader: Reader = FILES
 
     @property

@@ -38,6 +38,12 @@ from models.sdxl.latents import LatentSpace
 from models.sdxl.network import UNet
 from models.sdxl.pipeline import SdxlNetworks, SdxlPipeline
 from models.sdxl.prepare import Preparation
+from models.sdxl.refiner_checkpoint import (
+    RefinerFiles,
+    check_refiner,
+    load_refiner,
+    needs_with_refiner,
+)
 from models.sdxl.source import COMPONENTS, Source
 from models.sdxl.spec import SDXL_LEVERS, make_spec
 from models.spec.controls import FIELD as CONTROL
@@ -77,7 +83,10 @@ def load(
         registry.from_config(config)  # refused now, by either name, not at the first request
     controls = read_controls(reading.controls, reading.max_controls, parts, source.config("unet"))
     adapters = read_adapters(reading.image_prompts, parts.unet)
-    beside = (place for one in adapters.values() for place in one.places)
+    refiner = read_refiner(reading, parts)
+    trained = {} if refiner is None else refiner.trained(scheduler)
+    beside = [place for one in adapters.values() for place in one.places]
+    beside += () if refiner is None else refiner.paths
     spec = make_spec(
         name,
         source.fingerprint(*controls.paths, *beside),
@@ -86,6 +95,7 @@ def load(
         scheduler["_class_name"],
         force_zeros_for_empty_prompt=forced_zeros(source),
         image_prompts={name: ImagePrompt(tokens=one.tokens) for name, one in adapters.items()},
+        refiner=needs_with_refiner(refiner),
     )
     spec = with_controls(spec, controls)
     spec = with_presets(spec, folder, SDXL_LEVERS, reading.qualities, reading.eight_bit)
@@ -96,6 +106,10 @@ def load(
         read_preparation(source, parts, spec, space, reading.reader),
         controls=controls.places,
         image_prompts={name: one.preprocessor for name, one in adapters.items()},
+        refiner=None
+        if refiner is None
+        else read_preparation(refiner.source, refiner.parts, spec, space, reading.reader),
+        refiners_training=trained,
     )
     loaded = load_checkpoint(source, parts, dtype, activation_dtype, reading)
     preview = reading.reader.preview(*colour_encoder(loaded["vae"], preparation.latent_space))
@@ -104,6 +118,7 @@ def load(
         preview=preview,
         controls=load_controls(controls, (jnp.dtype(dtype), jnp.dtype(activation_dtype)), reading),
         image_prompts=load_adapters(adapters, parts.unet, reading, dtype, activation_dtype),
+        **load_refiner(refiner, abstract_modules, (dtype, activation_dtype), reading),
     )
     return SdxlPipeline(preparation, networks)
 
@@ -124,6 +139,16 @@ def load_checkpoint(
         for name, (place, renames) in source.places(parts).items()
     }
     return {**dict.fromkeys(COMPONENTS), **loaded}
+
+
+def read_refiner(reading: Reading, base: Parts) -> RefinerFiles | None:
+    """Read the sizes of a model's refiner; None: it has none. Raises: as `load` does."""
+    if reading.refiner is None:
+        return None
+    source = Source(*reading.refiner)
+    parts = read_parts(source)
+    check_refiner(parts, base)
+    return RefinerFiles(source, parts)
 
 
 def with_controls(spec: ModelSpec, controls: Controls) -> ModelSpec:

@@ -26,6 +26,7 @@ from models.sdxl.controls import HINTS, hints, residuals
 from models.sdxl.network import Residuals
 from models.sdxl.prepare import Preparation
 from models.sdxl.prompts import IDS, WEIGHTS
+from models.sdxl.refining import PREFIX, REFINER
 
 
 class SdxlNetworks(NamedTuple):
@@ -39,6 +40,10 @@ class SdxlNetworks(NamedTuple):
     controls: Any = None
     """List of ControlNets; None: it has none."""
     image_prompts: Any = None
+    refiner: Any = None
+    """UNet that takes the last steps; None: it has no refiner."""
+    refiner_clip: Any = None
+    refiner_clip_2: Any = None
 
 
 class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
@@ -48,11 +53,13 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     [prompts, pooled] and time_ids [prompts, numbers]. Inpainting adds mask [h, w, 1] and, by the
     UNet's kind, clean and noise or masked [h, w, c]; networks with distilled guidance have
     timestep_cond [features]; image prompts are image_prompts, a tree of [prompts, layers, tokens,
-    width]; models with ControlNets have hints [slots, h, w, first].
+    width]; models with ControlNets have hints [slots, h, w, first]. Rows with a refiner have its
+    texts beside the base's: refiner_prompt_embeds, refiner_pooled_embeds and refiner_time_ids.
     """
 
     TEXTS = ("prompt_embeds", "pooled_embeds", "time_ids")
-    PROMPTS = (*TEXTS, "image_prompts")
+    REFINERS_TEXTS = (f"{PREFIX}prompt_embeds", f"{PREFIX}pooled_embeds", f"{PREFIX}time_ids")
+    PROMPTS = (*TEXTS, "image_prompts", *REFINERS_TEXTS)
     ENCODERS = ("clip", "clip_2")
     SPELLINGS = SPELLINGS
 
@@ -73,8 +80,8 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
             latents = inputs["clean_scale"] * clean + latents
         row = {
             "latents": latents,
-            "time_ids": inputs["time_ids"],
             **self._encode_texts(weights, inputs),
+            **self._encode_texts(weights, inputs, PREFIX),
             **masks,
             **image_prompts.encoded(self.network(weights, "image_prompts"), inputs),
         }
@@ -95,6 +102,8 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         cache: CachedStep | None,
     ) -> Float[Array, "batch prompts h w latent"]:
         """Return what the UNet predicts for every prompt of every row."""
+        if program.network == REFINER:
+            return self._refine(weights, rows, values)
         unet = self.network(weights, "unet")
         batch, prompts = rows["prompt_embeds"].shape[:2]
 
@@ -112,6 +121,20 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
             each_prompt(rows["timestep_cond"]) if "timestep_cond" in rows else None,
             image_prompts.of_layers(rows),
             control,
+        )
+        return output.astype(jnp.float32).reshape(batch, prompts, *output.shape[1:])
+
+    def _refine(
+        self, weights: SdxlNetworks, rows: PyTree, values: Mapping[str, jax.Array]
+    ) -> Float[Array, "batch prompts h w latent"]:
+        """Return what the refiner predicts, to which texts are all that there is."""
+        refiner = self.network(weights, REFINER)
+        batch, prompts = rows[self.REFINERS_TEXTS[0]].shape[:2]
+        latents = rows["latents"] * per_row(values["input_scale"], rows["latents"])
+        output = refiner(
+            jnp.repeat(latents, prompts, axis=0),
+            jnp.repeat(values["timestep"], prompts, axis=0),
+            *(each_alone(rows[name]) for name in self.REFINERS_TEXTS),
         )
         return output.astype(jnp.float32).reshape(batch, prompts, *output.shape[1:])
 
@@ -170,21 +193,34 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         return to_uint8(self.network(weights, "preview")(row["denoised"]))
 
     def _encode_texts(
-        self, weights: SdxlNetworks, inputs: Mapping[str, jax.Array]
+        self, weights: SdxlNetworks, inputs: Mapping[str, jax.Array], prefix: str = ""
     ) -> dict[str, jax.Array]:
-        """Return the encoders' hidden states side by side, and the last one's pooled output."""
-        networks = [self.network(weights, name) for name in self.ENCODERS]
+        """Return the encoders' hidden states side by side, the last one's pooled output, and sizes.
+
+        Args:
+            prefix: of the refiner's; without its inputs there is nothing to return.
+        """
+        told = {
+            name.removeprefix(prefix): one
+            for name, one in inputs.items()
+            if name.startswith(prefix)
+        }
+        if IDS[0] not in told:
+            return {}
+        networks = [self.network(weights, prefix + name) for name in self.ENCODERS]
         encoders = [network for network in networks if network is not None]
         encoded = [
-            encode_text(encoder, inputs[ids], inputs["layers"], inputs.get(token_weights))
+            encode_text(encoder, told[ids], told["layers"], told.get(token_weights))
             for encoder, ids, token_weights in zip(encoders, IDS, WEIGHTS, strict=False)
         ]
         embeds = jnp.concatenate([hidden for hidden, _ in encoded], axis=-1)
-        heard, pooled = inputs["heard"], encoded[-1][1]
-        return {
-            "prompt_embeds": jnp.where(heard[:, None, None], embeds, 0),
-            "pooled_embeds": jnp.where(heard[:, None], pooled, 0),
-        }
+        heard, pooled = told["heard"], encoded[-1][1]
+        texts = (
+            jnp.where(heard[:, None, None], embeds, 0),
+            jnp.where(heard[:, None], pooled, 0),
+            told["time_ids"],
+        )
+        return {prefix + name: one for name, one in zip(self.TEXTS, texts, strict=True)}
 
     def _encode_images(
         self, weights: SdxlNetworks, inputs: Mapping[str, jax.Array]

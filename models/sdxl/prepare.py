@@ -29,6 +29,7 @@ from models.sdxl.image_prompts import read_image_prompts
 from models.sdxl.initial_latents import Draws
 from models.sdxl.latents import LatentSpace
 from models.sdxl.prompts import read_texts
+from models.sdxl.refining import NOT_REFINED, PREFIX, Refining, refines, relayed
 from models.sdxl.request import SdxlRequest, task_of
 from models.sdxl.step_table import plan_of, steps_of
 from models.spec.model_spec import ModelSpec, Task
@@ -55,43 +56,63 @@ class Preparation:
     controls: ControlPlaces = NO_CONTROLS
     image_prompts: Mapping[str, ClipPreprocessor] = field(default_factory=dict)
     """Preprocessing of images by the IP-Adapter that reads them."""
+    refiner: Preparation | None = None
+    """Preparation of the checkpoint that takes the last steps; None: there is none."""
+    refiners_training: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the scheduler that the refiner's training has otherwise."""
 
     def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
         """Lay out one image. Raises: RequestError: it cannot be served; names the field."""
         request, task = read_request(SdxlRequest, fields), task_of(images)
         self._check_task(task)
+        self._check_refiner(request)
         scheduler = self._scheduler(request)
-        plan = plan_of(request, scheduler, task)
+        relay = relayed(request, scheduler, task, self.refiners_training)
+        plan = relay.plan
         draws = self._draws(request)
         prompts = 2 if self._classifier_free(request) else 1
         texts = self._texts(request, prompts)
         size = (request.width, request.height)
         control = requested_controls(fields, images, self.spec, size)
         prompted = read_image_prompts(fields, images, self.spec, self.image_prompts)
+        refining = self._refining(request, task, prompts)
         inputs = {
             **texts.inputs,
             **self._conditions(request, task, prompts),
+            **refining.inputs,
             **self._start(request, task, plan, draws, images),
             **self.controls.inputs(control),
             **prompted.inputs,
             **first_history(scheduler.solver, (draws.h, draws.w, draws.channels)),
         }
-        program = StepProgram("unet", prompts == 2, scheduler.solver, bool(plan.draws.any()))
+        programs = [
+            StepProgram(relay.network(step), prompts == 2, scheduler.solver, bool(plan.draws.any()))
+            for step in range(len(plan))
+        ]
         tokens = math.prod(texts.inputs["ids"].shape[1:])
         bucket = f"{request.width}x{request.height},text={tokens},prompts={prompts},"
         bucket += solver_key(scheduler.solver, plan)
         bucket += ",inpainting" if task == "inpainting" else ""
-        bucket += prompted.key
+        bucket += prompted.key + refining.key
         return Draft(
             bucket,
             inputs,
-            self.controls.steps(steps_of(request, plan, program, draws), control),
+            self.controls.steps(steps_of(request, plan, programs, draws), control),
             request.width,
             request.height,
             request.seed,
             prompts,
             warnings=(*texts.warnings, *self._idle_options(request, task)),
         )
+
+    def _refining(self, request: SdxlRequest, task: Task, prompts: int) -> Refining:
+        """Return what a refiner is told, whose prompts are the base's."""
+        if self.refiner is None or not refines(request, task):
+            return NOT_REFINED
+        texts = self.refiner._texts(request, prompts)
+        told = {**texts.inputs, **self.refiner._conditions(request, "image-to-image", prompts)}
+        tokens = math.prod(texts.inputs["ids"].shape[1:])
+        return Refining({PREFIX + name: one for name, one in told.items()}, f",refined={tokens}")
 
     def _texts(self, request: SdxlRequest, prompts: int) -> ReadTexts:
         texts = request.texts(prompts)[: len(self.tokenizers)]
@@ -111,6 +132,10 @@ class Preparation:
             served = ", ".join(self.spec.tasks)
             missing = "image" if "image-to-image" in self.spec.tasks else "mask_image"
             raise RequestError(missing, f"this model does {served}, not {task}")
+
+    def _check_refiner(self, request: SdxlRequest) -> None:
+        if request.refiner is not None and self.refiner is None:
+            raise RequestError("refiner", "this model has none; its operator names one in settings")
 
     def _scheduler(self, request: SdxlRequest) -> Scheduler:
         """The checkpoint's own or the request's. Raises: RequestError."""

@@ -23,11 +23,21 @@ from models.spec.field_types import (
 )
 from models.spec.model_spec import Task
 from models.spec.prompt_syntax import PromptSyntax
+from models.spec.refiner import SWITCH, Switch
 
 Size = tuple[Offset, Offset]
 """Height and width in pixels, in diffusers' order; of crops: top and left."""
 TimeIds = tuple[tuple[int | float, ...], tuple[int | float, ...]]
 """Numbers that the UNet is told beside the time: of the prompt, of the negative one."""
+
+
+@dataclass(frozen=True, config=REQUEST)
+class RequestedRefiner:
+    """Refiner that takes the last steps."""
+
+    switch: Switch = SWITCH
+    """Share of the noise schedule before its steps: diffusers' `denoising_end` of the base and
+    `denoising_start` of the refiner."""
 
 
 @dataclass(frozen=True, config=REQUEST)
@@ -62,6 +72,8 @@ class SdxlRequest:
     aesthetic_score: Score = 6.0
     """Score that a refiner is told in place of the target size, as the next one."""
     negative_aesthetic_score: Score = 2.5
+
+    refiner: RequestedRefiner | None = None
 
     def __post_init__(self) -> None:
         """Raises: RequestError: both lists are given, of which each says what the steps are."""

@@ -66,12 +66,17 @@ class Source(NamedTuple):
         return {name: found[home] for name, (home, _) in there.items()}
 
     def fingerprint(self, *beside: Path) -> str:
-        """Fingerprint of a file together with just the configs and vocabularies it is used with.
+        """Return the fingerprint of what it holds.
 
         Args:
             beside: further folders and files that the model has.
         """
+        return fingerprint(*self.paths, *beside)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Return the folder, or the file with just the configs and vocabularies it is used with."""
         if self.file is None:
-            return fingerprint(self.folder, *beside)
+            return (self.folder,)
         texts = (path for path in self.folder.rglob("*") if path.suffix in TEXTS)
-        return fingerprint(self.file, *sorted(texts), *beside)
+        return (self.file, *sorted(texts))

@@ -14,6 +14,7 @@ from models.spec.image_prompts import ImagePrompt
 from models.spec.model_spec import Limits, ModelSpec, Need, Task
 from models.spec.option import Option
 from models.spec.quality_presets import LEVERS, Lever
+from models.spec.refiner import FIELD as REFINER
 
 DEFAULT_LATENTS = 128
 """The side of an image in latents where the UNet's config names none."""
@@ -56,6 +57,7 @@ def make_spec(
     *,
     force_zeros_for_empty_prompt: bool = True,
     image_prompts: Mapping[str, ImagePrompt] | None = None,
+    refiner: Mapping[str, tuple[Need, ...]] | None = None,
 ) -> ModelSpec:
     """Defaults are diffusers' own, then the chosen ones: the folder's, then the operator's.
 
@@ -63,11 +65,13 @@ def make_spec(
         scheduler: the checkpoint's own, by diffusers' class.
         force_zeros_for_empty_prompt: of `model_index.json`.
         image_prompts: its IP-Adapters by name.
+        refiner: fields that come with a refiner, and their needs.
 
     Raises: ValueError: a chosen default is of no field that SDXL has.
     """
     unet, vae = parts.unet, parts.vae
     fields = fields_of(parts) | ({IMAGE_PROMPTS} if image_prompts else set())
+    fields |= (refiner or {}).keys()
     unknown = sorted(chosen.keys() - fields)
     if unknown:
         raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
@@ -90,7 +94,8 @@ def make_spec(
             name: needs
             for name, needs in needs_of(parts, silent=force_zeros_for_empty_prompt).items()
             if name in fields
-        },
+        }
+        | dict(refiner or {}),
         limits=limits_of(parts, width, height, MAX_IMAGE_PROMPTS if image_prompts else 0),
         schedulers=SCHEDULERS,
         scheduler=scheduler,
@@ -122,13 +127,15 @@ def fields_of(parts: Parts) -> frozenset[str]:
     """Return the request fields of a checkpoint.
 
     Nothing negative where guidance is distilled into the UNet, which runs without a second prompt;
-    no sizes where it has no input for them; a target size or an aesthetic score.
+    no sizes where it has no input for them; a target size or an aesthetic score. The refiner's own
+    come with one (`models.sdxl.refiner_checkpoint`).
     """
     unet = parts.unet
     unguided = NEGATIVE | {"guidance_rescale"} if unet.time_cond_proj_dim is not None else set()
     unread = SECOND_TEXTS if parts.clip is None else set()
     untold = SIZES if unet.addition_embed_type is None else set()
-    return FIELDS - unguided - unread - untold - (TARGETS if parts.scored else SCORES)
+    never = {REFINER} | (TARGETS if parts.scored else SCORES)
+    return FIELDS - unguided - unread - untold - never
 
 
 def needs_of(parts: Parts, *, silent: bool) -> dict[str, tuple[Need, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from models.interface.pipeline import RequestError, Step
@@ -33,10 +35,12 @@ def plan_of(request: SdxlRequest, scheduler: Scheduler, task: Task) -> Plan:
 
 
 def steps_of(
-    request: SdxlRequest, plan: Plan, program: StepProgram, draws: Draws
+    request: SdxlRequest, plan: Plan, programs: Sequence[StepProgram], draws: Draws
 ) -> tuple[Step, ...]:
     """Return an entry a step; the generator's next numbers become the noise of some."""
-    return tuple(Step(program, _values(request, plan, i, draws)) for i in range(len(plan)))
+    return tuple(
+        Step(program, _values(request, plan, i, draws)) for i, program in enumerate(programs)
+    )
 
 
 def _values(

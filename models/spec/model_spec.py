@@ -18,6 +18,7 @@ from models.spec.image_prompts import ImagePrompt, tokens_of
 from models.spec.lora import Lora, RequestedLora, pages_of_request
 from models.spec.option import Option
 from models.spec.quality_presets import EXACT, Quality
+from models.spec.refiner import FIELD as REFINER
 from models.spec.request_images import field_of, image_values
 from models.spec.upscalers import Upscaler
 
@@ -292,5 +293,7 @@ class ModelSpec(BaseModel):
                 size += f",{part}={read}"
         if controls := len(request.get(CONTROL) or ()):
             size += f",{CONTROL}={controls}"
+        if request.get(REFINER):
+            size += f",{REFINER}"
         pages = pages_of_request(loras)
         return f"{size},lora_pages={pages}" if pages else size

@@ -35,6 +35,7 @@ from models.spec.field_types import (
 )
 from models.spec.lora import Expert
 from models.spec.prompt_syntax import PromptSyntax
+from models.spec.refiner import SWITCH, Switch
 from service.errors.field_paths import UNION_TAG
 from service.schemas.examples import GENERATE, UPLOAD, shown
 
@@ -327,6 +328,14 @@ class UpscaleRequest(Body):
     less is resized from that. Default: the upscaler's own."""
 
 
+class RefinerRequest(Body):
+    """Refiner of the model, which takes the last steps."""
+
+    switch: Switch = SWITCH
+    """Share of the noise schedule before its steps, as diffusers' `denoising_end` and
+    `denoising_start` count it."""
+
+
 class GenerateRequest(Body):
     """One request for images or videos; a field that the model does not serve is refused."""
 
@@ -397,6 +406,8 @@ class GenerateRequest(Body):
     """Aesthetic score that SDXL's refiner takes for the image's. Default: 6."""
     negative_aesthetic_score: Score | None = None
     """`aesthetic_score` for the negative prompt. Default: 2.5."""
+    refiner: RefinerRequest | None = None
+    """Refiner of SDXL, which takes the last steps. Default: none, the model takes all."""
     timesteps: Falling | None = None
     """Timesteps of the model, falling, one per step. They replace those of the schedule."""
     sigmas: Falling | None = None

@@ -104,6 +104,9 @@ class ModelSettings(Section):
     max_controls: int = Field(3, ge=1, le=8)
     """Controls that one request may have. Every image of a model with `controls` has memory for so
     many."""
+    refiner: str | None = None
+    """Refiner of SDXL, for requests that let it take their last steps: folder in diffusers' layout,
+    hub id, or single file. Left out: none."""
     swap_experts: bool | None = None
     """Whether Wan 2.2's experts take turns on the device. Left out: where its memory demands it."""
     vae_tiling: bool | TilingSettings | None = None

@@ -60,6 +60,8 @@ class Family:
     controls: Mapping[str, ControlSource] = field(default_factory=dict)
     """ControlNets by name: their places in the checkpoint's."""
     max_controls: int = 0
+    refiner: str | None = None
+    """Checkpoint of the last steps: its place in the checkpoint's."""
     company: tuple[Fields, ...] = ({},)
     """Fields in which requests of one batch differ, by turns."""
 
@@ -84,6 +86,7 @@ def settings_of(entry: Family | None, folder: Path) -> dict[str, Any]:
             name: {"source": str(folder / one.source), "mode": one.mode} for name, one in controls
         },
         "max_controls": entry.max_controls or 1,
+        "refiner": entry.refiner and str(folder / entry.refiner),
     }
 
 
@@ -522,6 +525,47 @@ REFERENCES = {
 }
 MEGAPIXELS = {path: _image(9, size=(1024, 1024)) for path in REFERENCES}
 
+
+BESIDE = "refiner"
+
+
+def _refined(
+    make: Callable[[Path], Path], refiner: Callable[[Path], Path]
+) -> Callable[[Path], Path]:
+    """Write a refiner beside a checkpoint."""
+
+    def both(folder: Path) -> Path:
+        make(folder)
+        refiner(folder / BESIDE)
+        return folder
+
+    return both
+
+
+def _drawn_by_two(folder: Path, request: Fields) -> np.ndarray:
+    """Draw a request by diffusers' base and refiner, whose autoencoder is the base's."""
+    import torch
+    from diffusers import StableDiffusionXLImg2ImgPipeline, StableDiffusionXLPipeline
+
+    base: Any = StableDiffusionXLPipeline.from_pretrained(folder)
+    refiner: Any = StableDiffusionXLImg2ImgPipeline.from_pretrained(folder / BESIDE, vae=base.vae)
+    given = {name: of for name, of in request.items() if name not in ("seed", "refiner")}
+    switch, generator = request["refiner"]["switch"], torch.Generator("cpu")
+    generator.manual_seed(request["seed"])
+    for pipeline in (base, refiner):
+        pipeline.set_progress_bar_config(disable=True)
+    latents = base(**given, denoising_end=switch, generator=generator, output_type="latent").images
+    rest = {name: of for name, of in given.items() if name not in ("width", "height")}
+    made = refiner(
+        **rest, denoising_start=switch, image=latents, generator=generator, output_type="np"
+    )
+    return (made.images[0] * 255).round().astype(np.uint8)
+
+
+HALF: Fields = {"refiner": {"switch": 0.5}}
+LATER: tuple[Fields, ...] = (HALF, {"refiner": None}, {"refiner": {"switch": 0.3}}, HALF)
+"""Refiners of rows that run side by side: from two places, which share programs, and none."""
+
 BY_PLUS: Fields = {"image_prompts": [{"scale": 0.6}, {"name": "plus", "scale": 0.6}]}
 
 PLAIN_CONTROLS = ("edges", "depth")
@@ -700,6 +744,19 @@ VARIANTS: Mapping[str, Family] = {
         reference=partial(_drawn_from_image, image=_image(9)),
         published=("sdxl-refiner",),
         images={"image": _image(9)},
+    ),
+    "sdxl-refined": replace(
+        SUITE["sdxl"],
+        make=_refined(_sdxl, _refiner),
+        least=_refined(_least_sdxl, _least_refiner),
+        request={**SUITE["sdxl"].request, **HALF},
+        least_request={**SUITE["sdxl"].least_request, "refiner": {"switch": 0.8}},
+        reference=_drawn_by_two,
+        published=("sdxl-refined",),
+        components={"unet": "unet", "refiner": f"{BESIDE}/unet"},
+        beside_images=HALF,
+        refiner=BESIDE,
+        company=LATER,
     ),
     "flux-redux": Family(
         make=_with_redux(_flux),

@@ -57,7 +57,10 @@ Models = Callable[[str], Model]
 """Models by dtype."""
 
 
-DRAWN = (*SUITE, "flux-control", "sdxl-controlnet", "sdxl-refiner", "wan-vace")
+DRAWN = (
+    *(*SUITE, "flux-control", "wan-vace"),
+    *("sdxl-controlnet", "sdxl-refiner", "sdxl-refined"),
+)
 
 
 @pytest.fixture(scope="module", params=DRAWN)

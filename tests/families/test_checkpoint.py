@@ -26,8 +26,8 @@ FAULTS: dict[str, Callable[[Arrays, str], str]] = {
 def test_a_bad_array_of_a_denoiser_is_named(
     fault: str, family: str, folder: Path, tmp_path: Path
 ) -> None:
-    spoiled = Path(shutil.copytree(folder, tmp_path / "spoiled"))
-    for component in EVERY[family].components.values():
+    for name, component in EVERY[family].components.items():
+        spoiled = Path(shutil.copytree(folder, tmp_path / name))
         (file,) = (spoiled / component).glob("*.safetensors")
         arrays = load_file(file)
         named = FAULTS[fault](arrays, max(arrays))

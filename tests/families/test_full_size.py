@@ -23,6 +23,7 @@ NAMES = {
     "sdxl-controlnet-union": "SDXL base 1.0 with ControlNet Union promax",
     "sdxl-ip-adapter": "SDXL base 1.0 with IP-Adapter Plus",
     "sdxl-refiner": "SDXL refiner 1.0",
+    "sdxl-refined": "SDXL base 1.0 with its refiner",
     "flux-schnell": "FLUX.1 schnell",
     "flux-dev": "FLUX.1 dev",
     "flux-redux": "FLUX.1 dev with Redux",

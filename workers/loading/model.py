@@ -59,7 +59,7 @@ from workers.slice.mesh import make_mesh
 log = logging.getLogger(__name__)
 
 NO_PROGRAM = {
-    *("source", "base", "image_prompts", "controls", "defaults"),
+    *("source", "base", "image_prompts", "controls", "refiner", "defaults"),
     *("warmup", "batching", "exact_rows", "sizes"),
 }
 """Settings of a model that change none: where it comes from (its fingerprint says what it is), and
@@ -215,6 +215,7 @@ def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
             name: ControlSource(one.source, one.mode) for name, one in model.controls.items()
         },
         max_controls=model.max_controls,
+        refiner=model.refiner,
         **how,
     )
     install_banks(pipeline, model.lora_pages or 0, how.get("sharding"))

@@ -55,6 +55,7 @@ def beside(source: str, place: Path) -> dict[str, Any]:
         "image_prompts": {name: ImagePromptSource(at) for name, at in prompts.items()},
         "controls": {name: ControlSource(**one) for name, one in controls.items()},
         "max_controls": MAX_CONTROLS if controls else 0,
+        "refiner": published.refiner(source, Path(place)),
     }
 
 

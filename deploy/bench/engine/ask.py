@@ -94,6 +94,7 @@ def opened(ask: EngineCase) -> Opened:
                 "source": str(folder),
                 "image_prompts": published.image_prompts(ask.model, folder),
                 "controls": published.controls(ask.model, folder),
+                "refiner": published.refiner(ask.model, folder),
                 "dtype": ask.dtype,
                 "activation_dtype": ask.activation_dtype,
                 "eight_bit": "instead" if ask.eight_bit else None,
