@@ -146,7 +146,10 @@ def load(
     if FAMILIES[class_name] in WITH_EXPERTS:
         load_family = partial(load_family, swap_experts=swap_experts)
     elif swap_experts:
-        raise CheckpointError(f"{folder}: swap_experts is set, but {class_name} has no experts")
+        raise CheckpointError(
+            f"{folder}: swap_experts is set, or the device does not hold all networks, but "
+            f"{class_name} has no experts, which could take turns"
+        )
     with checkpoint_errors(folder):
         return load_family(name, folder, dtype, defaults, reading=_reading(class_name, how))
 
