@@ -124,3 +124,46 @@ TRANSFORMER: Renames = (
     ("audio_scale_shift_table", "audio.table"),
 )
 """Names of the transformer of video and audio."""
+
+
+_BLOCK = {
+    **{
+        rf"conv{number}\.conv\.{leaf}": f"{ours}.conv.{to}"
+        for number, ours in ((1, "first"), (2, "second"))
+        for leaf, to in _LEAVES.items()
+    },
+    r"norm3\.weight": "around_norm.scale",
+    r"norm3\.bias": "around_norm.bias",
+    **{rf"conv_shortcut\.{leaf}": f"around.{to}" for leaf, to in _LEAVES.items()},
+}
+_RESAMPLING = (
+    (r"encoder\.down_blocks\.(\d+)\.downsamplers\.0\.conv\.conv", r"down.\1.down.conv"),
+    (r"decoder\.up_blocks\.(\d+)\.upsamplers\.0\.conv\.conv", r"up.\1.up.conv"),
+    *(
+        (rf"{part}\.conv_{end}\.conv", f"{part}_{end}")
+        for part in ("encoder", "decoder")
+        for end in ("in", "out")
+    ),
+)
+
+VIDEO_VAE: Renames = (
+    *(
+        (rf"{theirs}\.{name}", f"{ours}.{own}")
+        for theirs, ours in (
+            (r"encoder\.down_blocks\.(\d+)\.resnets\.(\d+)", r"down.\1.blocks.\2"),
+            (r"decoder\.up_blocks\.(\d+)\.resnets\.(\d+)", r"up.\1.blocks.\2"),
+            (r"decoder\.up_blocks\.(\d+)\.conv_in", r"up.\1.enter"),
+            (r"encoder\.mid_block\.resnets\.(\d+)", r"encoder_mid.\1"),
+            (r"decoder\.mid_block\.resnets\.(\d+)", r"decoder_mid.\1"),
+        )
+        for name, own in _BLOCK.items()
+    ),
+    *(
+        (rf"{theirs}\.{leaf}", f"{ours}.conv.{to}")
+        for theirs, ours in _RESAMPLING
+        for leaf, to in _LEAVES.items()
+    ),
+    ("latents_mean", "latents_mean"),
+    ("latents_std", "latents_std"),
+)
+"""Names of the video autoencoder."""

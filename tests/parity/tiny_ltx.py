@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from diffusers import LTX2VideoTransformer3DModel
+import torch
+from diffusers import AutoencoderKLLTX2Video, LTX2VideoTransformer3DModel
 from diffusers.pipelines.ltx2 import LTX2TextConnectors
 
 from tests.parity.tiny import Config, randomize
@@ -109,3 +110,61 @@ def transformer(seed: int, **overrides: Any) -> Any:
     """A transformer of random weights."""
     network: Any = LTX2VideoTransformer3DModel(**overrides)
     return randomize(network, seed)
+
+
+VIDEO_VAE: Config = {
+    "frames": 9,
+    "sides": (16, 24),
+    "latent_channels": 6,
+    "block_out_channels": (8, 16, 32),
+    "down_block_types": ("LTX2VideoDownBlock3D",) * 3,
+    "decoder_block_out_channels": (8, 16),
+    "layers_per_block": (1, 2, 1, 1),
+    "decoder_layers_per_block": (2, 1, 1),
+    "spatio_temporal_scaling": (True, True, True),
+    "decoder_spatio_temporal_scaling": (True, True),
+    "decoder_inject_noise": (False, False, False),
+    "downsample_type": ("spatial", "temporal", "spatiotemporal"),
+    "upsample_type": ("spatiotemporal", "spatiotemporal"),
+    "upsample_residual": (True, True),
+    "upsample_factor": (2, 2),
+    "patch_size": 2,
+    "decoder_causal": False,
+}
+"""As published; frames and sides are those of a video that it encodes."""
+VIDEO_VAE_ODD: Config = {
+    "frames": 5,
+    "sides": (12, 18),
+    "latent_channels": 4,
+    "block_out_channels": (4, 16),
+    "down_block_types": ("LTX2VideoDownBlock3D",) * 2,
+    "decoder_block_out_channels": (7, 6, 12),
+    "layers_per_block": (1, 1, 2),
+    "decoder_layers_per_block": (1, 2, 1, 2),
+    "spatio_temporal_scaling": (False, True),
+    "decoder_spatio_temporal_scaling": (True, False, True),
+    "decoder_inject_noise": False,
+    "downsample_type": ("spatial", "spatiotemporal"),
+    "upsample_type": ("spatial", "temporal", "temporal"),
+    "upsample_residual": (False, False, True),
+    "upsample_factor": (1, 1, 2),
+    "patch_size": 3,
+    "resnet_norm_eps": 1e-2,
+    "encoder_causal": False,
+    "decoder_causal": True,
+    "encoder_spatial_padding_mode": "reflect",
+    "decoder_spatial_padding_mode": "zeros",
+}
+"""Levels that change their width or do not resample, causal decoding."""
+
+
+def video_vae(seed: int, frames: int, sides: tuple[int, int], **overrides: Any) -> Any:
+    """A video autoencoder of random weights whose statistics are far from 0 and 1."""
+    network: Any = AutoencoderKLLTX2Video(**overrides)
+    randomize(network, seed)
+    generator = torch.Generator("cpu").manual_seed(seed)
+    channels = network.latents_mean.shape
+    network.latents_mean.copy_(0.3 * torch.randn(channels, generator=generator))
+    network.latents_std.copy_(0.5 + torch.rand(channels, generator=generator))
+    network.decoder.conv_out.conv.weight.data *= 0.5  # most pixels inside [-1, 1]
+    return network
