@@ -40,7 +40,7 @@ def _with_pages(step: Step, columns: Mapping[str, np.ndarray]) -> Step:
     if not columns:
         return step
     phase = replace(step.phase, adapter_pages=len(columns[PAGES]))
-    return Step(phase, {**step.values, **columns})
+    return replace(step, phase=phase, values={**step.values, **columns})
 
 
 def encoder_inputs(

@@ -103,7 +103,7 @@ def apply_levers(steps: tuple[Step, ...], quality: Quality) -> tuple[Step, ...]:
     ]
     thresholds = quality.thresholds(phases)
     return tuple(
-        Step(phase, {**step.values, **_cache_values(quality, threshold)})
+        replace(step, phase=phase, values={**step.values, **_cache_values(quality, threshold)})
         for step, phase, threshold in zip(steps, phases, thresholds, strict=True)
     )
 

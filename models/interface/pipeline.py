@@ -58,6 +58,8 @@ class Step:
     values: Mapping[str, np.ndarray | np.float32]
     """Values of this row (sigma, guidance, the step's noise and so on), all float32; the same names
     and shapes in all steps of a phase."""
+    work: float = 1.0
+    """Work of this step, where it differs by row: as a multiple of the program's usual one."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from models.sdxl.compatibility import Parts
 from models.sdxl.config import UNetConfig
 from models.sdxl.control_config import ControlNetConfig, UnionConfig
 from models.sdxl.control_file import read_file
+from models.sdxl.control_work import share_of
 from models.sdxl.controls import NO_CONTROLS, ControlPlaces
 from models.sdxl.key_mapping import CONTROL_RENAMES
 from models.spec.controls import ControlKind
@@ -92,8 +93,13 @@ def read_controls(
         except (ValueError, CheckpointError) as error:
             raise CheckpointError(f"controls.{name}: {error}") from error
         by_name[name] = ([*networks].index(path) + 1, kind)
-    described = {name: ControlKind(mode=source.mode) for name, source in sources.items()}
-    return Controls(tuple(networks.values()), ControlPlaces(slots, by_name), described)
+    found = tuple(networks.values())
+    shares = [share_of(network.config, parts.unet) for network in found]
+    work = {name: shares[number - 1] for name, (number, _) in by_name.items()}
+    described = {
+        name: ControlKind(mode=source.mode, work=work[name]) for name, source in sources.items()
+    }
+    return Controls(found, ControlPlaces(slots, by_name, work), described)
 
 
 def _resolved(source: str) -> Path:

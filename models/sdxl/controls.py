@@ -8,7 +8,7 @@ of its steps costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -41,6 +41,8 @@ class ControlPlaces:
     slots: int
     by_name: Mapping[str, tuple[int, int]]
     """Number of the network, from 1, and kind of control, by the name in requests."""
+    work: Mapping[str, float]
+    """Work of one step of each, as a share of the UNet's."""
 
     def inputs(self, controls: Sequence[RequestedControl]) -> dict[str, np.ndarray]:
         """Return the inputs of `encode`; none without controls."""
@@ -57,10 +59,18 @@ class ControlPlaces:
         if not self.slots:
             return tuple(steps)
         return tuple(
-            Step(step.phase, {**step.values, **self._columns(controls, scales)})
+            replace(
+                step,
+                values={**step.values, **self._columns(controls, scales)},
+                work=step.work + self._work(controls, scales),
+            )
             for number, step in enumerate(steps)
             for scales in [[control.scale_at(number, len(steps)) for control in controls]]
         )
+
+    def _work(self, controls: Sequence[RequestedControl], scales: Sequence[float]) -> float:
+        pairs = zip(controls, scales, strict=True)
+        return sum((self.work[control.name] for control, scale in pairs if scale), 0.0)
 
     def _columns(
         self, controls: Sequence[RequestedControl], scales: Sequence[float]
@@ -74,7 +84,7 @@ class ControlPlaces:
         return columns
 
 
-NO_CONTROLS = ControlPlaces(0, {})
+NO_CONTROLS = ControlPlaces(0, {}, {})
 
 
 def hints(

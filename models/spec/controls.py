@@ -6,7 +6,11 @@ ControlNets; a request names one beside each image.
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 FIELD = "control"
 """Request field that holds them."""
@@ -19,3 +23,23 @@ class ControlKind(BaseModel):
 
     mode: str | None = None
     """Kind of control images of a union, which reads several; `null`: its ControlNet reads one."""
+    work: float = Field(default=0.0, ge=0)
+    """Work that one such image adds to a step, as a share of the step's without any."""
+
+
+PARTS = 8
+"""Parts of a step in which controls are priced: requests of about one price share a bucket."""
+
+
+def work_of(entries: Iterable[Mapping[str, Any]], known: Mapping[str, ControlKind]) -> float:
+    """Return the work that controls add to a request's steps, in the mean, to an eighth of a step.
+
+    Args:
+        entries: of the request; unknown names are left out.
+    """
+    work = sum(
+        known[one["name"]].work * (float(one.get("end", 1.0)) - float(one.get("start", 0.0)))
+        for one in entries
+        if one["name"] in known and one.get("scale", 1.0)
+    )
+    return math.ceil(PARTS * work) / PARTS

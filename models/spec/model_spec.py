@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.spec.controls import FIELD as CONTROL
-from models.spec.controls import ControlKind
+from models.spec.controls import ControlKind, work_of
 from models.spec.image_prompts import FIELD as IMAGE_PROMPTS
 from models.spec.image_prompts import ImagePrompt, tokens_of
 from models.spec.lora import Lora, RequestedLora, pages_of_request
@@ -274,6 +274,10 @@ class ModelSpec(BaseModel):
         """The defaults of a request for that task."""
         return {**self.defaults, **self.task_defaults.get(task, {})}
 
+    def control_work(self, request: Mapping[str, Any]) -> float:
+        """Return what its controls add to a request's steps, as a share of them without any."""
+        return work_of(request.get(CONTROL) or (), self.controls)
+
     def bucket(self, request: Mapping[str, Any], loras: Iterable[RequestedLora] = ()) -> str:
         """Return the key of requests that the queue claims together: requests of one size.
 
@@ -288,12 +292,19 @@ class ModelSpec(BaseModel):
         tokens = tokens_of(request.get(IMAGE_PROMPTS) or (), self.image_prompts)
         size += "".join(f",{name}_tokens={count}" for name, count in tokens.items())
         fields_of_images = [field_of(path) for path in image_values(request)]
-        for part, each in ((READ_PX, self.read_pixels), (READ_FRAMES, self.read_frames)):
-            if read := sum(each.get(name, 0) for name in fields_of_images):
+        controlled_px = round(self.control_work(fields) * _pixels(fields))
+        for part, each, more in (
+            (READ_PX, self.read_pixels, controlled_px),
+            (READ_FRAMES, self.read_frames, 0),
+        ):
+            if read := more + sum(each.get(name, 0) for name in fields_of_images):
                 size += f",{part}={read}"
-        if controls := len(request.get(CONTROL) or ()):
-            size += f",{CONTROL}={controls}"
         if request.get(REFINER):
             size += f",{REFINER}"
         pages = pages_of_request(loras)
         return f"{size},lora_pages={pages}" if pages else size
+
+
+def _pixels(fields: Mapping[str, Any]) -> int:
+    """Return the pixels of a request's image; 0: it does not say."""
+    return int(fields.get("width") or 0) * int(fields.get("height") or 0)

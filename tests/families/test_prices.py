@@ -1,4 +1,4 @@
-"""The queue's price of a request knows the tokens that its images add to every step."""
+"""The queue's price of a request knows what its images add to every step."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from models.interface.denoising_pipeline import DenoisingPipeline
 from models.loading.sources import SHAPES
 from service.jobs.scheduling.cost_model import volume_of
 from tests.families.suite import EVERY, loaded
+from workers.jaxpr.logical_mesh import logical_layout
+from workers.plan.make import PlanRequest, sketched
+from workers.plan.model import abstract
+from workers.slice.topology import Topology
 
 CLOSE = 0.02
 """Relative: an image is read at one of several sizes, which have about as many pixels."""
@@ -49,3 +53,41 @@ def test_a_buckets_volume_is_in_proportion_to_tokens(name: str, tmp_path: Path) 
         assert volume and tokens
         pixels_of_a_token.append(volume / tokens)
     assert pixels_of_a_token[0] == pytest.approx(pixels_of_a_token[1], rel=CLOSE)
+
+
+SLICE = Topology.parse("v6e:2x4")
+CONTROLLED = EVERY["sdxl-controlnet"].published
+SHARE = 0.02
+"""Of a step: attention's products of activations are not counted in a control's work."""
+
+
+def flops(name: str) -> float:
+    """Return what the planner counts in a step; where there are ControlNets, one has run."""
+    sketch = sketched(PlanRequest(name, SLICE, {}, dtype="bfloat16"))
+    return float(sketch.steps[sketch.phase][0].work.flops)
+
+
+@pytest.mark.parametrize("name", CONTROLLED)
+def test_a_control_is_priced_by_what_it_computes(name: str) -> None:
+    spec = abstract(name, "bfloat16", logical_layout().of_parameter).spec
+    counted = flops(name) / flops("sdxl") - 1
+    for kind in spec.controls.values():
+        assert kind.work == pytest.approx(counted, abs=SHARE)
+
+
+def test_controls_count_by_their_work_and_their_share_of_the_steps() -> None:
+    spec = abstract("sdxl-controlnet", "bfloat16", logical_layout().of_parameter).spec
+    plain = {**spec.defaults, "prompt": "", "width": 1024, "height": 1024}
+
+    def volume(*entries: dict[str, object]) -> float:
+        control = [{"name": "canny", "image": "a key", **one} for one in entries]
+        found = volume_of(spec.bucket({**plain, "control": control}))
+        assert found
+        return found / 1024**2
+
+    assert volume() == volume({"scale": 0.0}) == 1.0
+    work = spec.controls["canny"].work
+    assert 1 + work <= volume({}) < 1 + work + 1 / 8
+    assert 1 + 2 * work <= volume({}, {"scale": 0.3}) < 1 + 2 * work + 1 / 8
+    assert 1 + work / 4 <= volume({"start": 0.5, "end": 0.75}) < 1 + work / 4 + 1 / 8
+    assert spec.bucket({**plain, "control": []}) == spec.bucket(plain)

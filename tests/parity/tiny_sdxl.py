@@ -204,7 +204,7 @@ def _exclaiming(max_length: int) -> CLIPTokenizer:
 def make_control(folder: Path, checkpoint: Path, seed: int, **overrides: Any) -> Any:
     """Write a ControlNet for that checkpoint's UNet, a union if it has kinds; return it."""
     unet = UNet2DConditionModel.from_pretrained(checkpoint / "unet").config
-    config = control_config(**{name: unet[name] for name in SHARED}, **overrides)
+    config = control_config(**{name: unet[name] for name in SHARED} | overrides)
     kind: Any = ControlNetModel
     if "num_control_type" in config:
         kind, first = ControlNetUnionModel, config["block_out_channels"][0]

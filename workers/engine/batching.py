@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import jax
@@ -26,11 +27,20 @@ class Batch:
 
     def run(self, weights: list[Any]) -> tuple[tuple[PyTree, ...], jax.Array]:
         """Send the rows' next step: their states after it, padding last, and finite [batch]."""
-        padded = self.rows + self.rows[-1:] * (self.batch_layout.size - len(self.rows))
+        padded = self._padded
         values = columns([row.next_step.values for row in padded])
         program = self.phase.programs[self.batch_layout].result()
         states = tuple(row.state for row in padded)
         return program(weights, states, values, *self._conditions(weights, padded))
+
+    @property
+    def work(self) -> float:
+        """Work of the rows' next step, in the mean, as a multiple of the usual one."""
+        return fmean(row.next_step.work for row in self._padded)
+
+    @property
+    def _padded(self) -> tuple[Row, ...]:
+        return self.rows + self.rows[-1:] * (self.batch_layout.size - len(self.rows))
 
     def _conditions(self, weights: list[Any], rows: tuple[Row, ...]) -> tuple[Any, ...]:
         """Return the program's further arguments.

@@ -33,6 +33,8 @@ class LatencyStats:
         self._spec = spec
         self._buckets: dict[str, dict[str, BucketPrograms]] = {}
         """Programs by the queue's bucket and by the engine's, which knows more; last used last."""
+        self._work: dict[str, float] = {}
+        """Work of a step of each, as a multiple of what its programs take for the usual one."""
         self._compiled: dict[str, float] = {}
         """Compile time measured here, by bucket."""
         self.in_files: dict[str, float] = {}
@@ -52,8 +54,10 @@ class LatencyStats:
             return
         shapes = self._buckets.pop(bucket, {})
         self._buckets[bucket] = shapes | {programs.bucket: programs}
+        self._work[bucket] = 1 + self._spec.control_work(fields)
         if len(self._buckets) > MAX_BUCKETS:
-            del self._buckets[next(iter(self._buckets))]
+            longest_unused = next(iter(self._buckets))
+            del self._buckets[longest_unused], self._work[longest_unused]
 
     @property
     def warm(self) -> list[str]:
@@ -90,7 +94,7 @@ class LatencyStats:
         for bucket, shapes in self._buckets.items():
             compile_s = self._compiled.get(bucket, self.in_files.get(bucket))
             for size, row in _rows(shapes.values(), devices).items():
-                update = {"compile_s": compile_s}
+                update = {"compile_s": compile_s, "step_s": row.step_s * self._work[bucket]}
                 found[CostKey(bucket, layout, size)] = row.model_copy(update=update)
         return found
 

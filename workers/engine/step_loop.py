@@ -50,6 +50,8 @@ class Sent:
     states: tuple[PyTree, ...]
     finite: jax.Array
     sent_at: float
+    work: float
+    """Work of its rows' step, in the mean, as a multiple of the usual one."""
 
 
 class StepLoop:
@@ -171,7 +173,7 @@ class StepLoop:
         epochs = tuple(row.epoch for row in batch.rows)
         try:
             weights = self._bring_weights(batch)
-            sent_at = time.perf_counter()
+            sent_at, work = time.perf_counter(), batch.work
             states, finite = batch.run(weights)
         except EngineDied:
             raise
@@ -182,7 +184,7 @@ class StepLoop:
         self._count_wait()
         for row, state in zip(batch.rows, states, strict=False):
             row.send(state, next(self._tickets))
-        self._in_flight.append(Sent(batch, epochs, states, finite, sent_at))
+        self._in_flight.append(Sent(batch, epochs, states, finite, sent_at, work))
 
     def _is_present(self, batch: Batch) -> bool:
         """Return whether the network that this step needs is on the device."""
@@ -248,7 +250,7 @@ class StepLoop:
         now = time.perf_counter()
         seconds = now - max(sent.sent_at, self._free_since)
         self._free_since = now
-        sent.batch.phase.times.observe(sent.batch.batch_layout, seconds)
+        sent.batch.phase.times.observe(sent.batch.batch_layout, seconds / sent.work)
         self._meter.step(sent.batch, seconds)
         return seconds
 

@@ -24,6 +24,7 @@ from workers.slice.topology import Topology
 
 MODELS: Mapping[str, Mapping[str, int]] = {
     "sdxl": {"height": 1024, "width": 1024},
+    "sdxl-controlnet": {"height": 1024, "width": 1024},
     "sdxl-refiner": {"height": 1024, "width": 1024},
     "flux-dev": {"height": 1024, "width": 1024},
     "flux-kontext": {"height": 1024, "width": 1024},

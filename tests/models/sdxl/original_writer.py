@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -92,10 +93,36 @@ def write_refiner(folder: Path, file: Path) -> Path:
     return file
 
 
+def write_cldm(folder: Path, file: Path, prefix: str = "control_model.") -> Path:
+    """One file with a ControlNet's arrays, as Zhang's cldm names them."""
+    config = json.loads((folder / "config.json").read_text())
+    last = 2 * (2 * len(config["conditioning_embedding_out_channels"]) - 1)
+    rules = (
+        (r"controlnet_cond_embedding\.conv_in", lambda m: "input_hint_block.0"),
+        (
+            r"controlnet_cond_embedding\.blocks\.(\d)",
+            lambda m: f"input_hint_block.{2 * int(m[1]) + 2}",
+        ),
+        (r"controlnet_cond_embedding\.conv_out", lambda m: f"input_hint_block.{last}"),
+        (r"controlnet_down_blocks\.(\d+)", lambda m: f"zero_convs.{m[1]}.0"),
+        (r"controlnet_mid_block", lambda m: "middle_block_out.0"),
+    )
+    stored = _renamed(load_file(folder / "diffusion_pytorch_model.safetensors"), rules)
+    named = way_down(stored, config)
+    save_file({prefix + key: tensor.contiguous() for key, tensor in named.items()}, file)
+    return file
+
+
 def unet(folder: Path) -> Tensors:
     """Blocks are numbered through; a change of size is one of them, or the last part of one."""
     config = json.loads((folder / "config.json").read_text())
-    layers, levels = config["layers_per_block"], len(config["block_out_channels"])
+    assert len(config["block_out_channels"]) == len(config["up_block_types"])
+    return way_down(load_file(folder / "diffusion_pytorch_model.safetensors"), config)
+
+
+def way_down(stored: Tensors, config: dict[str, Any]) -> Tensors:
+    """The arrays of a UNet, or of a ControlNet, which has no way up."""
+    layers = config["layers_per_block"]
 
     def down(m: re.Match[str]) -> str:
         level, part, index = int(m[1]), m[2], int(m[3])
@@ -115,14 +142,13 @@ def unet(folder: Path) -> Tensors:
     def mid(m: re.Match[str]) -> str:
         return f"middle_block.{1 if m[1] == 'attentions' else 2 * int(m[2])}"
 
-    assert levels == len(config["up_block_types"])
     rules = (
         (r"down_blocks\.(\d)\.(\w+)\.(\d)(?:\.conv(?=\.))?", down),
         (r"up_blocks\.(\d)\.(\w+)\.(\d)(?:\.conv(?=\.))?", up),
         (r"mid_block\.(\w+)\.(\d)", mid),
         *_UNET,
     )
-    named = _renamed(load_file(folder / "diffusion_pytorch_model.safetensors"), rules)
+    named = _renamed(stored, rules)
     return {_resnet(key): tensor for key, tensor in named.items()}
 
 

@@ -37,6 +37,17 @@ def row(shape: BucketPrograms, phase: str = "first", steps: int = 9, add: float 
     return Row(shape, (step,) * steps, 0.0, lambda row: None, lambda row, failure: None)
 
 
+def test_a_batch_works_as_its_rows_do_in_the_mean_and_padding_as_the_last_one() -> None:
+    one = shape(4)
+    light, heavy = row(one), row(one)
+    heavy.steps = (Step(StepProgram("first"), {"add": np.float32(1)}, work=2.0), *heavy.steps[1:])
+    batch = next_batch([light, heavy])
+    assert batch is not None and batch.work == (1 + 3 * 2) / 4
+    light.send(None, 1)
+    heavy.send(None, 2)
+    assert batch.work == 1.0
+
+
 def take_turns(rows: list[Row], turns: int) -> list[list[int]]:
     """Which rows, by number, go in each turn."""
     taken, tickets = [], count(1)

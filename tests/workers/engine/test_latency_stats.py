@@ -11,6 +11,7 @@ import pytest
 from models.interface.pipeline import Fields, Prepared
 from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
+from models.spec.controls import ControlKind
 from service.jobs.queue import Queue
 from service.jobs.redis.keys import PREFIX
 from service.jobs.scheduling.cost_model import CostKey, CostRow
@@ -96,6 +97,17 @@ def test_disturbed_steps_do_not_count() -> None:
     costs = LatencyStats(SPEC)
     costs.uses(SMALL, programs)
     assert steps_of(costs) == {1: 1.0}
+
+
+def test_a_bucket_with_controls_costs_what_they_add() -> None:
+    """Times are of the usual step, whatever ran beside: both buckets have the same programs."""
+    spec = SPEC.model_copy(update={"controls": {"canny": ControlKind(work=0.5)}})
+    costs, programs = LatencyStats(spec), programs_of(plain={BatchLayout(1): 2.0})
+    controlled = {**SMALL, "control": [{"name": "canny", "image": "a key", "end": 0.5}]}
+    costs.uses(SMALL, programs)
+    costs.uses(controlled, programs)
+    found = {key.bucket: row.step_s for key, row in costs.rows("here", 1).items()}
+    assert found == {spec.bucket(SMALL): 2.0, spec.bucket(controlled): 2.0 * 1.25}
 
 
 def test_what_was_never_done_has_no_row() -> None:

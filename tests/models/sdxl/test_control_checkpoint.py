@@ -1,0 +1,187 @@
+"""Sources of ControlNets: one file gives what a folder gives, and what does not fit is refused.
+
+The writer of files in the original keys is itself held against diffusers' own conversion.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from diffusers.loaders import single_file_utils
+from safetensors.torch import load_file, save_file
+
+from models import registry
+from models.checkpoint.folder import CheckpointError, WeightsError
+from models.checkpoint.safetensors import ComponentFiles
+from models.loading.abstract import abstract_module
+from models.loading.sources import SHAPES, ControlSource
+from models.sdxl.control_config import ControlNetConfig
+from models.sdxl.control_file import read_file
+from models.sdxl.controlnet import ControlNet
+from models.sdxl.key_mapping import CONTROL_RENAMES
+from models.weights.loader import flat_parameters, load
+from tests.models.sdxl.original_writer import write_cldm
+from tests.parity.tiny import make_flux
+from tests.parity.tiny_sdxl import make_control, make_sdxl
+
+WEIGHTS = "diffusion_pytorch_model.safetensors"
+LEVELS: dict[str, Any] = {
+    "block_out_channels": (8, 16, 24),
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+    "layers_per_block": 2,
+    "transformer_layers_per_block": (1, 1, 2),
+    "attention_head_dim": (1, 2, 3),
+}
+"""Like SDXL's in all that numbers the blocks."""
+UP = ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D")
+VAE = {"block_out_channels": (4, 4, 4, 8)}
+HINT = {"conditioning_embedding_out_channels": (3, 4, 5, 6)}
+NETS: Mapping[str, dict[str, Any]] = {
+    "edges": {},
+    "small": {
+        "down_block_types": ("DownBlock2D",) * 3,
+        "transformer_layers_per_block": (0, 0, 0),
+    },
+    "union": {"num_control_type": 8, "num_trans_head": 8},
+    "wide": {"block_out_channels": (8, 16, 32), "attention_head_dim": (1, 2, 4)},
+    "other text": {"cross_attention_dim": 20},
+    "other VAE": {"conditioning_embedding_out_channels": (3, 4, 5)},
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint in `sdxl`, and ControlNets in folders of their names."""
+    root = tmp_path_factory.mktemp("controls")
+    make_sdxl(root / "sdxl", unet={**LEVELS, "up_block_types": UP}, vae=VAE)
+    for seed, (name, config) in enumerate(NETS.items()):
+        make_control(root / name, root / "sdxl", seed, **{**LEVELS, **HINT, **config})
+    return root
+
+
+def of_folder(folder: Path) -> ControlNetConfig:
+    return ControlNetConfig.from_dict(json.loads((folder / "config.json").read_text()))
+
+
+def arrays(config: ControlNetConfig, place: Path | ComponentFiles, renames: Any) -> dict[str, Any]:
+    module = load(abstract_module(ControlNet, config), place, renames, dtype=jnp.float32)
+    return {path: np.asarray(leaf[...]) for path, leaf in flat_parameters(module).items()}
+
+
+def assert_the_folders(file: Path, folder: Path, base: Mapping[str, Any]) -> None:
+    config, place, renames = read_file(file, base)
+    theirs = of_folder(folder)
+    assert config.trunk.down_levels == theirs.trunk.down_levels
+    assert replace(config, trunk=theirs.trunk) == theirs
+    found, expected = arrays(config, place, renames), arrays(config, folder, CONTROL_RENAMES)
+    assert found.keys() == expected.keys()
+    for path, array in found.items():
+        np.testing.assert_array_equal(array, expected[path])
+
+
+def unet_config(root: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((root / "sdxl" / "unet" / "config.json").read_text())
+    return config
+
+
+def test_the_writer_is_diffusers_conversion_the_other_way_round(root: Path, tmp_path: Path) -> None:
+    stored = load_file(root / "edges" / WEIGHTS)
+    written = load_file(write_cldm(root / "edges", tmp_path / "edges.safetensors"))
+    config = {"layers_per_block": LEVELS["layers_per_block"]}
+    converted = single_file_utils.convert_controlnet_checkpoint(dict(written), config)
+    left_out = stored.keys() - converted.keys()
+    assert all(key.startswith("add_embedding.") for key in left_out), "of SDXL alone"
+    for key, tensor in converted.items():
+        assert torch.equal(tensor, stored[key]), key
+
+
+@pytest.mark.parametrize("prefix", ["", "control_model."])
+def test_original_keys_give_what_the_folder_gives(root: Path, tmp_path: Path, prefix: str) -> None:
+    file = write_cldm(root / "edges", tmp_path / "edges.safetensors", prefix)
+    assert_the_folders(file, root / "edges", unet_config(root))
+
+
+@pytest.mark.parametrize("name", ["edges", "small", "union"])
+def test_diffusers_keys_without_a_config_give_it_too(root: Path, name: str) -> None:
+    """The heads of a union's kinds, which no array tells, are those of the published ones."""
+    assert_the_folders(root / name / WEIGHTS, root / name, unet_config(root))
+
+
+def test_an_array_too_few_is_named(root: Path, tmp_path: Path) -> None:
+    file = write_cldm(root / "edges", tmp_path / "edges.safetensors")
+    kept = load_file(file)
+    del kept["control_model.zero_convs.4.0.bias"]
+    save_file(kept, file)
+    with pytest.raises(WeightsError, match=r"zero_convs\.4\.0\.bias|out\.4\.bias"):
+        loaded(root, {"edges": ControlSource(str(file))})
+
+
+def loaded(root: Path, controls: Mapping[str, ControlSource], **how: Any) -> Any:
+    source = str(root / "sdxl")
+    return registry.load("m", source, "float32", {}, controls=controls, max_controls=2, **how)
+
+
+@pytest.mark.parametrize(
+    ("net", "mode", "said"),
+    [
+        ("nowhere", None, "nowhere"),
+        ("sdxl/vae/" + WEIGHTS, None, "no ControlNet"),
+        ("wide", None, r"block_out_channels is \(8, 16, 32\)"),
+        ("other text", None, "cross_attention_dim is 20"),
+        ("other VAE", None, "by 4, and the VAE by 8"),
+        ("edges", "canny", "mode 'canny' is of a union"),
+        ("union", None, "is a union: say its mode, openpose"),
+        ("union", "sketch", "mode 'sketch' is none that it has"),
+        ("union", "8", "mode '8' is none that it has"),
+        ("pickled.pth", None, "pickled"),
+        ("control-lora.safetensors", None, "no ControlNet"),
+        ("pooled", None, "global_pool_conditions"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_its_name(
+    root: Path, net: str, mode: str | None, said: str
+) -> None:
+    write_odd_ones(root)
+    with pytest.raises(CheckpointError, match=rf"controls\.mine: .*{said}"):
+        loaded(root, {"mine": ControlSource(str(root / net), mode)}, reader=SHAPES)
+
+
+def write_odd_ones(root: Path) -> None:
+    (root / "pickled.pth").write_bytes(b"")
+    lora = {"lora_controlnet": torch.zeros(0), "input_blocks.1.0.in_layers.2.up": torch.zeros(1)}
+    save_file(lora, root / "control-lora.safetensors")
+    shutil.copytree(root / "edges", root / "pooled", dirs_exist_ok=True)
+    config = json.loads((root / "pooled" / "config.json").read_text())
+    changed = json.dumps({**config, "global_pool_conditions": True})
+    (root / "pooled" / "config.json").write_text(changed)
+
+
+def test_a_union_lies_there_once_whatever_its_names(root: Path) -> None:
+    modes = {mode: ControlSource(str(root / "union"), mode) for mode in ("canny", "depth", "7")}
+    pipeline = loaded(root, {**modes, "edges": ControlSource(str(root / "edges"))}, reader=SHAPES)
+    assert len(pipeline.weights.controls) == 2
+    found = {name: kind.mode for name, kind in pipeline.spec.controls.items()}
+    assert found == {"canny": "canny", "depth": "depth", "7": "7", "edges": None}
+
+
+def test_the_fingerprint_is_of_the_controlnets_too(root: Path) -> None:
+    plain, edges, small = (
+        loaded(root, {name: ControlSource(str(root / name)) for name in names}, reader=SHAPES)
+        for names in ((), ("edges",), ("small",))
+    )
+    assert len({one.spec.fingerprint for one in (plain, edges, small)}) == 3
+
+
+def test_a_family_without_controls_refuses_them(root: Path, tmp_path: Path) -> None:
+    controls = {"edges": ControlSource(str(root / "edges"))}
+    with pytest.raises(CheckpointError, match="controls are set, but a FluxPipeline takes none"):
+        registry.load("m", str(make_flux(tmp_path)), "float32", {}, controls=controls)
