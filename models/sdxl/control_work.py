@@ -18,7 +18,7 @@ from models.weights.loader import flat_parameters
 LEFT_OUT = frozenset(
     {"kinds", "picture", "time_embedding", "add_embedding", "out", "mid_out"},
 )
-"""What runs once for an image or a step, whatever its size; and outputs, which are little."""
+"""Layers that run once for an image or a step, whatever its size; and outputs, which are little."""
 OF_TEXT = ("attn2.k.kernel", "attn2.v.kernel", "time_emb_proj.kernel")
 """Layers that see the text or the time."""
 
