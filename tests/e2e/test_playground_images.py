@@ -15,7 +15,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.browser import a_browser, make, pages, standins
-from tests.service.standin import MODEL, VIDEO
+from tests.service.standin import MODEL, VIDEO, clip
 
 WIDE = (200, 100)
 
@@ -113,6 +113,23 @@ def test_pictures_to_follow_by_controlnets(page: Page, url: str, files: dict[str
 def test_a_picture_to_follow(page: Page, url: str, files: dict[str, Path]) -> None:
     page.set_input_files("#control_image", files["red"])
     assert asked_for(url, page)["control_image"].endswith("/control_image")
+
+
+def test_a_video_to_follow_and_its_mask(page: Page, url: str, tmp_path: Path) -> None:
+    expect(page.locator("#control_video-drop")).to_be_hidden()
+    page.select_option("#model", VIDEO.name)
+    expect(page.locator("#mask_video-drop")).to_be_hidden()
+    for name in ("control_video", "mask_video"):
+        (tmp_path / f"{name}.mp4").write_bytes(clip("mp4", 5))
+        page.set_input_files(f"#{name}", tmp_path / f"{name}.mp4")
+        expect(page.locator(f"#{name}-name")).to_have_text(f"{name}.mp4")
+    request = asked_for(url, page)
+    assert request["control_video"].endswith("/control_video")
+    assert request["mask_video"].endswith("/mask_video")
+    page.get_by_label("Take away: Mask of that video").click()
+    assert "mask_video" not in asked_for(url, page)
+    page.select_option("#model", MODEL)
+    expect(page.locator("#control_video-drop")).to_be_hidden()
 
 
 def test_a_mask_is_painted_on_the_picture(page: Page, url: str, files: dict[str, Path]) -> None:

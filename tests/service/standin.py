@@ -80,7 +80,7 @@ VIDEO = SPEC.model_copy(
         "family": "wan",
         "tasks": ("text-to-video", "image-to-video"),
         "fields": SPEC.fields - {"sigmas", "strength", "reference_images", "control"}
-        | {"num_frames", "fps", "last_image", "scheduler"},
+        | {"num_frames", "fps", "last_image", "scheduler", "control_video", "mask_video"},
         "defaults": {**SPEC.defaults, "num_frames": 5, "fps": 8},
         "task_defaults": {},
         "limits": SPEC.limits.model_copy(update={"max_frames": 19, "frames_multiple": 4}),
