@@ -69,7 +69,7 @@ def bodies(name: str) -> list[Body]:
     return [
         *({**base, "seed": seed} for seed in range(4)),
         {**base, "seed": 4, "num_inference_steps": 9, "prompt": "a star"},
-        {**base, "seed": 5, "guidance_scale": 2.0},
+        {**base, "seed": 5, SUITE[name].scale: 2.0},
         {**base, "seed": 6, "quality": quality, "num_inference_steps": 12},
         {**base, "seed": 7, "quality": quality, "num_inference_steps": LONG},
         {**base, "num_images": 4, "seed": 0},

@@ -150,13 +150,15 @@ SUMS = {
     'sum(atelier_output_bytes_total{content_type="image/png"}) > bool 0': 1,
     "atelier_flops_total > bool 0": 1,
 }
+UPSCALE = "upscale"
+"""Stage of which these jobs have none."""
 COUNTED = {
     'sum(atelier_jobs_ended_total{outcome="succeeded"})': 3,
     'sum(atelier_jobs_accepted_total{tenant_class="gold"})': 6,
     "sum(atelier_job_duration_seconds_count)": 6,
     'sum(atelier_job_wait_seconds_count{job="atelier-pools"})': 4,
     "sum(atelier_admission_seconds_count)": 6,
-} | {f'sum(atelier_job_stage_seconds_count{{stage="{stage}"}})': 5 for stage in STAGES}
+} | {f'sum(atelier_job_stage_seconds_count{{stage="{stage}"}})': 5 for stage in STAGES if stage != UPSCALE}
 """And one more for each job of a provocation."""
 
 

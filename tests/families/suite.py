@@ -297,6 +297,8 @@ LEAST: Fields = {
     "num_inference_steps": 6,
     "num_images": 1,
 }
+UNSCALED: Fields = {name: value for name, value in LEAST.items() if name != "guidance_scale"}
+"""Of a family that has no `guidance_scale`."""
 TRUE_CFG: Fields = {"true_cfg_scale": 2.0, "negative_prompt": "a blue square"}
 
 SUITE: Mapping[str, Family] = {
@@ -344,7 +346,7 @@ SUITE: Mapping[str, Family] = {
         make=_qwenimage,
         least=_least_qwenimage,
         request={**FEW, "width": 56, "height": 80, **TRUE_CFG, "max_sequence_length": 150},
-        least_request={**LEAST, **TRUE_CFG, "max_sequence_length": 150},
+        least_request={**UNSCALED, **TRUE_CFG, "max_sequence_length": 150},
         reference=drawn_by_diffusers,
         guided=TRUE_CFG,
         unguided={},
@@ -669,7 +671,7 @@ VARIANTS: Mapping[str, Family] = {
         least=_least_qwenimage_edit,
         request={**FEW, "width": 192, "height": 320, **TRUE_CFG, "max_sequence_length": 450},
         least_request={
-            **LEAST,
+            **UNSCALED,
             **TRUE_CFG,
             "width": 64,
             "height": 64,
