@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from models.checkpoint.folder import fingerprint, read_defaults
-from models.flux2.references import FURTHER, IMAGE, MOST_PIXELS
+from models.flux2.references import FURTHER, IMAGE, LEAST_SIDE_PX, MOST_PIXELS, MOST_RATIO
 from models.flux2.request import FIELDS, GUIDANCE, MAX_SEQUENCE_LENGTH
 from models.spec.model_spec import Limits, ModelSpec, Need
 from models.vae.config import VaeConfig
@@ -67,6 +67,8 @@ def make_spec(
             max_sequence_length=MAX_SEQUENCE_LENGTH,
             max_reference_images=MAX_REFERENCES,
         ),
+        least_side_px=dict.fromkeys((IMAGE, FURTHER), max(LEAST_SIDE_PX, token)),
+        most_ratio=dict.fromkeys((IMAGE, FURTHER), MOST_RATIO),
         read_pixels=dict.fromkeys((IMAGE, FURTHER), MOST_PIXELS),
         bucket_fields=("width", "height", "max_sequence_length"),
         fingerprint=fingerprint(*sources),

@@ -82,7 +82,8 @@ def load(
     preview = reading.reader.preview(*flat_frame_encoder(loaded["vae"]))
     networks = QwenImageNetworks(**loaded, preview=preview)
     sources = (folder,) if file is None else (folder, file)
-    spec = make_spec(name, sources, vae_config, defaults or {}, EDITING if eyes else DRAWING)
+    kind, least = EDITING if eyes else DRAWING, 2 if scheduler.shift_terminal else 1
+    spec = make_spec(name, sources, vae_config, defaults or {}, kind, least)
     given = (
         with_presets(spec, folder, LEVERS, reading.qualities, reading.eight_bit),
         networks,

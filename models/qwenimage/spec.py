@@ -62,11 +62,13 @@ def make_spec(
     vae: VideoVaeConfig,
     defaults: Mapping[str, Any],
     kind: Kind = DRAWING,
+    min_steps: int = 1,
 ) -> ModelSpec:
     """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's.
 
     Args:
         sources: the folder, and the file of weights if there is one.
+        min_steps: that the schedule needs.
     """
     token = PATCH * vae.downsampling
     side = DEFAULT_LATENTS_PX * vae.downsampling
@@ -89,6 +91,7 @@ def make_spec(
             max_side_px=2 * side,
             max_pixels=4 * side * side,
             max_steps=1000,
+            min_steps=min_steps,
             max_images=16,
             max_sequence_length=MAX_SEQUENCE_LENGTH,
         ),

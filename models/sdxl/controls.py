@@ -24,6 +24,7 @@ from models.parallel.placement import gathered
 from models.parallel.trace_options import trace_options
 from models.sdxl.controlnet import ControlNet
 from models.sdxl.network import Residuals
+from models.sdxl.refining import REFINER
 
 NETWORKS, KINDS, SCALES = "control_networks", "control_kinds", "control_scales"
 """Values of a step, float32 [slots]: ControlNet by number, where 0 is none; kind of a union's
@@ -65,8 +66,16 @@ class ControlPlaces:
                 work=step.work + self._work(controls, scales),
             )
             for number, step in enumerate(steps)
-            for scales in [[control.scale_at(number, len(steps)) for control in controls]]
+            for scales in [self._scales(step, number, len(steps), controls)]
         )
+
+    def _scales(
+        self, step: Step, number: int, count: int, controls: Sequence[RequestedControl]
+    ) -> list[float]:
+        """Return the controls' strengths in a step; a refiner's has none."""
+        if step.phase.network == REFINER:
+            return [0.0] * len(controls)
+        return [control.scale_at(number, count) for control in controls]
 
     def _work(self, controls: Sequence[RequestedControl], scales: Sequence[float]) -> float:
         pairs = zip(controls, scales, strict=True)

@@ -15,7 +15,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.checkpoint.folder import read_defaults, read_model_index
+from models.checkpoint.folder import CheckpointError, read_defaults, read_model_index
 from models.interface.apply_presets import with_presets
 from models.loading.abstract import abstract_module
 from models.loading.preview import MeanLatents, abstract_preview
@@ -146,8 +146,11 @@ def read_refiner(reading: Reading, base: Parts) -> RefinerFiles | None:
     if reading.refiner is None:
         return None
     source = Source(*reading.refiner)
-    parts = read_parts(source)
-    check_refiner(parts, base)
+    try:
+        parts = read_parts(source)
+        check_refiner(parts, base)
+    except (ValueError, CheckpointError) as error:
+        raise CheckpointError(f"refiner: {source.file or source.folder}: {error}") from error
     return RefinerFiles(source, parts)
 
 

@@ -14,7 +14,6 @@ from models.sampling import registry
 from models.sdxl.compatibility import Parts
 from models.sdxl.refining import PREFIX, REFINER, TASKS
 from models.sdxl.source import Source
-from models.sdxl.spec import SCORES
 from models.spec.model_spec import Need
 from models.spec.refiner import FIELD
 
@@ -87,8 +86,14 @@ def needs_with_refiner(refiner: RefinerFiles | None) -> dict[str, tuple[Need, ..
     """Return the request fields that a model has with that refiner, each with its needs."""
     if refiner is None:
         return {}
-    scores = {name: (Need(field=FIELD),) for name in SCORES} if refiner.parts.scored else {}
-    return {FIELD: (Need(field="task", among=TASKS),), **scores}
+    own, guided = Need(field=FIELD), Need(field="guidance_scale", above=1)
+    scored = {
+        "aesthetic_score": (own,),
+        "negative_aesthetic_score": (own, guided),
+        "negative_original_size": (guided,),
+        "negative_crops_coords_top_left": (guided,),
+    }
+    return {FIELD: (Need(field="task", among=TASKS),), **(scored if refiner.parts.scored else {})}
 
 
 def load_refiner(

@@ -31,15 +31,24 @@ PARTS = 8
 """Parts of a step in which controls are priced: requests of about one price share a bucket."""
 
 
-def work_of(entries: Iterable[Mapping[str, Any]], known: Mapping[str, ControlKind]) -> float:
+def work_of(
+    entries: Iterable[Mapping[str, Any]], known: Mapping[str, ControlKind], until: float = 1.0
+) -> float:
     """Return the work that controls add to a request's steps, in the mean, to an eighth of a step.
 
     Args:
         entries: of the request; unknown names are left out.
+        until: share of the steps in which any control is read.
     """
     work = sum(
-        known[one["name"]].work * (float(one.get("end", 1.0)) - float(one.get("start", 0.0)))
+        known[one["name"]].work * _share(one, until)
         for one in entries
         if one["name"] in known and one.get("scale", 1.0)
     )
     return math.ceil(PARTS * work) / PARTS
+
+
+def _share(entry: Mapping[str, Any], until: float) -> float:
+    """Return the share of the steps that a control is in."""
+    end = min(float(entry.get("end", 1.0)), until)
+    return max(0.0, end - float(entry.get("start", 0.0)))

@@ -19,6 +19,8 @@ MAX_SCANS = 32
 """Scans of a JPEG. Encoders write about ten of a progressive one; each costs a pass over all its
 blocks, though it may have a few bytes only."""
 
+LEVELS_OF_16_BITS = 257
+"""Levels of 16 bits in one of 8: white is 65535 or 255."""
 LAZY = (TiffImagePlugin, WebPImagePlugin)
 """Parts of Pillow that it would import when a file wants them; EXIF is read as TIFF."""
 
@@ -44,10 +46,20 @@ class ImageFile:
 
 
 def decode(data: bytes) -> Image.Image:
-    """Pixels of a file: upright, in RGB, without alpha, as diffusers' `load_image` has them."""
+    """Pixels of a file: upright, in RGB, without alpha, as diffusers' `load_image` has them.
+
+    Grey levels of 16 bits, which it would cut off at 255, are scaled.
+    """
     with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
         ImageOps.exif_transpose(image, in_place=True)
-        return image.convert("RGB")
+        return _in_8_bits(image).convert("RGB")
+
+
+def _in_8_bits(image: Image.Image) -> Image.Image:
+    """Return an image whose grey levels are of 8 bits."""
+    if not image.mode.startswith("I"):
+        return image
+    return image.convert("I").point(lambda level: level / LEVELS_OF_16_BITS).convert("L")
 
 
 def check(data: bytes, max_pixels: int) -> ImageFile:
@@ -70,7 +82,8 @@ def load(data: bytes, max_pixels: int) -> Image.Image:
         _check_header(data, max_pixels)
         with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
             ImageOps.exif_transpose(image, in_place=True)
-            return image.convert("RGBA" if image.has_transparency_data else "RGB")
+            mode = "RGBA" if image.has_transparency_data else "RGB"
+            return _in_8_bits(image).convert(mode)
 
 
 def mask_of_alpha(data: bytes, max_pixels: int) -> bytes:

@@ -19,6 +19,7 @@ from models.spec.lora import Lora, RequestedLora, pages_of_request
 from models.spec.option import Option
 from models.spec.quality_presets import EXACT, Quality
 from models.spec.refiner import FIELD as REFINER
+from models.spec.refiner import SWITCH
 from models.spec.request_images import field_of, image_values
 from models.spec.upscalers import Upscaler
 
@@ -78,6 +79,8 @@ class Limits(BaseModel):
     """`num_frames` is `min_frames` more than a whole multiple of this."""
     max_steps: int = Field(gt=0)
     """Maximum `num_inference_steps`."""
+    min_steps: int = Field(default=1, gt=0)
+    """Minimum `num_inference_steps`."""
     max_images: int = Field(gt=0)
     """Maximum `num_images`."""
     max_sequence_length: int = Field(gt=0)
@@ -211,6 +214,10 @@ class ModelSpec(BaseModel):
     read_frames: Mapping[str, int] = Field(default_factory=dict)
     """Frames of the video's size that each step draws beside the video, and takes as long for, by
     request field and image; of fields that are not here, none."""
+    least_side_px: Mapping[str, int] = Field(default_factory=dict)
+    """Least width and height of an image that is sent, by request field."""
+    most_ratio: Mapping[str, int] = Field(default_factory=dict)
+    """Most that such an image may be as long as wide, by request field."""
     image_prompts: Mapping[str, ImagePrompt] = Field(default_factory=dict)
     """Names that an entry of the request's `image_prompts` may have; empty: it takes none."""
     controls: Mapping[str, ControlKind] = Field(default_factory=dict)
@@ -276,7 +283,9 @@ class ModelSpec(BaseModel):
 
     def control_work(self, request: Mapping[str, Any]) -> float:
         """Return what its controls add to a request's steps, as a share of them without any."""
-        return work_of(request.get(CONTROL) or (), self.controls)
+        refiner = None if "mask_image" in request else request.get(REFINER)
+        until = 1.0 if refiner is None else float(refiner.get("switch", SWITCH))
+        return work_of(request.get(CONTROL) or (), self.controls, until)
 
     def bucket(self, request: Mapping[str, Any], loras: Iterable[RequestedLora] = ()) -> str:
         """Return the key of requests that the queue claims together: requests of one size.

@@ -63,7 +63,8 @@ class Qwen3Config:
 
         Raises: ValueError: scaled positions or a sliding window, which are not served.
         """
-        if config.get("use_sliding_window") or "sliding_attention" in config.get("layer_types", ()):
+        kinds = config.get("layer_types") or ()
+        if config.get("use_sliding_window") or "sliding_attention" in kinds:
             raise ValueError("Qwen3 use_sliding_window must be false: every layer sees all tokens")
         given = {**config, "rope_theta": rope_theta("Qwen3", config, cls.rope_theta)}
         if given.get("num_key_value_heads") is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import httpx
 
 from models.spec.image_files import ImageFile, ImageFileError
-from models.spec.request_images import VIDEO_FIELDS, image_values
+from models.spec.request_images import VIDEO_FIELDS, field_of, image_values
 from models.spec.video_files import VideoBounds
 from service.errors.problems import FieldError, Invalid
 from service.front_end.front_end import FrontEnd
@@ -52,6 +53,7 @@ async def read_all(
     Raises: Invalid; Busy, Unavailable: too many wait to be fetched.
     """
     found, frames = {}, fields.get("num_frames", 1)
+    pixels: Counter[str] = Counter()
     for path, value in image_values(fields).items():
         try:
             data = await bytes_of(front, value, client)
@@ -59,10 +61,27 @@ async def read_all(
                 file = await front.images.check_video(data, _bounds(front, frames), client)
             else:
                 file = await front.images.check(data, client)
+                pixels[field_of(path)] += file.width * file.height
+                _check_frames(path, pixels[field_of(path)], front.settings.limits.max_clip_pixels)
             found[path] = RequestImage(data, file)
         except ImageFileError as error:
             raise Invalid([FieldError(path, str(error))]) from error
     return found
+
+
+def _check_frames(path: str, pixels: int, most: int) -> None:
+    """Check that a video's frames, sent as images, are no more than one that is sent as a file.
+
+    Args:
+        pixels: of the frames so far.
+
+    Raises: ImageFileError.
+    """
+    if field_of(path) in VIDEO_FIELDS and pixels > most:
+        raise ImageFileError(
+            f"and the frames before it have {pixels} pixels; {most} are allowed: send fewer frames,"
+            " or smaller ones"
+        )
 
 
 def _bounds(front: FrontEnd, frames: int) -> VideoBounds:

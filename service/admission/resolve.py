@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import httpx
@@ -10,7 +10,7 @@ import httpx
 from models.spec.image_files import ImageFile
 from models.spec.lora import Lora
 from models.spec.model_spec import ModelSpec
-from models.spec.request_images import IMAGE_FIELDS
+from models.spec.request_images import IMAGE_FIELDS, field_of
 from service.admission import request_images
 from service.admission.caller import Caller
 from service.admission.parse import Parsed
@@ -55,12 +55,24 @@ async def resolve_request(front: FrontEnd, caller: Caller, parsed: Parsed) -> Re
     fields = resolve(body, spec, front.settings.limits, parsed.media_types, offered)
     await _check_webhook(front, caller, body)
     images = await _images(front, caller, fields)
-    if wrong := [*wrong_masks({path: image.file for path, image in images.items()})]:
+    files = {path: image.file for path, image in images.items()}
+    if wrong := [*wrong_masks(files), *_wrong_shapes(files, spec)]:
         raise Invalid(wrong)
     _check_stored(images, front.settings.tenant(caller.tenant))
     if fields.task in spec.sized_by_image:
         fields = _sized(front, parsed, images["image"].file, spec, offered)
     return ResolvedRequest(parsed, spec, fields, images)
+
+
+def _wrong_shapes(files: Mapping[str, ImageFile], spec: ModelSpec) -> Iterator[FieldError]:
+    """Report images that the model cannot read for their size."""
+    for path, file in files.items():
+        (short, long), field = sorted((file.width, file.height)), field_of(path)
+        least, ratio = spec.least_side_px.get(field, 0), spec.most_ratio.get(field, long)
+        if short < least:
+            yield FieldError(path, f"must be at least {least} pixels wide and high")
+        elif long > ratio * short:
+            yield FieldError(path, f"must be at most {ratio} times as long as wide")
 
 
 async def _check_webhook(front: FrontEnd, caller: Caller, body: GenerateRequest) -> None:

@@ -357,9 +357,9 @@ class GenerateRequest(Body):
     SDXL reads long prompts in chunks, which `BREAK` ends. Default: the model's, which is `plain`
     unless its operator chose another."""
     width: Pixels | None = None
-    """Width in pixels. Default: the model's."""
+    """Width in pixels. Default: the model's, or of many models that of `image`."""
     height: Pixels | None = None
-    """Height in pixels. Default: the model's."""
+    """Height in pixels. Default: the model's, or of many models that of `image`."""
     num_frames: Count | None = None
     """Number of frames of a video. It is the model's `min_frames` more than a multiple of its
     `frames_multiple`."""

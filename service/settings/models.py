@@ -44,12 +44,21 @@ class ImagePromptSettings(Section):
     """Folder or hub id of the image encoder, where `source` has none."""
 
 
+def _as_text(value: Any) -> Any:
+    """Return a number as text."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+OF_BASE = ("image_prompts", "controls", "refiner")
+"""Settings of networks that lie beside a model's own."""
+
+
 class ControlSettings(Section):
     """ControlNet beside a model."""
 
     source: str
     """Folder in diffusers' layout, hub id with an optional @revision, or single file."""
-    mode: str | None = None
+    mode: Annotated[str, BeforeValidator(_as_text)] | None = None
     """Kind of control images, of a union: its name, such as "openpose", or its number."""
 
 
@@ -154,6 +163,16 @@ class ModelSettings(Section):
     def _fuses_something(self) -> ModelSettings:
         if self.fuse and self.lora is None:
             raise ValueError("fuse goes with a lora")
+        return self
+
+    @model_validator(mode="after")
+    def _has_its_bases_networks(self) -> ModelSettings:
+        own = [name for name in OF_BASE if getattr(self, name)] if self.is_served_by_base else []
+        if own:
+            raise ValueError(
+                f"{', '.join(own)}: a model that its base's workers serve has its base's; set it "
+                "there, or set fuse = true"
+            )
         return self
 
     @property

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from models.spec.controls import FIELD as CONTROL
 from models.spec.model_spec import Need
 from models.spec.prompt_syntax import (
     has_compositions,
@@ -13,9 +14,11 @@ from models.spec.prompt_syntax import (
     has_lost_weights,
     has_numbers,
 )
+from models.spec.refiner import FIELD as REFINER
 from service.jobs.model.job import Warned
 from service.validation.loras import scales
 from service.validation.rules import PROMPTS, Case
+from service.validation.steps import denoising_steps
 
 LOSSLESS = frozenset({"png", "gif"})
 """Formats without a quality."""
@@ -114,6 +117,29 @@ def _idle_loras(case: Case, output: Mapping[str, Any]) -> Warnings:
             yield Warned(field=f"loras.{index}", message=said)
 
 
+def _idle_controls(case: Case, output: Mapping[str, Any]) -> Warnings:
+    fields = case.fields
+    steps = denoising_steps(
+        fields["num_inference_steps"], fields.get("strength", 1.0), case.spec.strength_rounds
+    )
+    for index, entry in enumerate(case.given.get(CONTROL, ())):
+        if not entry["scale"]:
+            yield Warned(field=f"{CONTROL}.{index}", message="has no effect: its scale is 0")
+        elif not any(_is_in(entry, step, steps) for step in range(steps)):
+            said = f"has no effect: none of the {steps} steps lies between its start and end"
+            yield Warned(field=f"{CONTROL}.{index}", message=said)
+
+
+def _is_in(control: Mapping[str, Any], step: int, steps: int) -> bool:
+    """Return whether a control acts in a step, by diffusers' rule."""
+    return bool(control["start"] <= step / steps and (step + 1) / steps <= control["end"])
+
+
+def _idle_refiner(case: Case, output: Mapping[str, Any]) -> Warnings:
+    if (case.given.get(REFINER) or {}).get("switch") == 1:
+        yield Warned(field=REFINER, message="has no effect: a switch of 1 leaves it no steps")
+
+
 def _weights_as_text(case: Case, output: Mapping[str, Any]) -> Warnings:
     """Report weights in numbers, `(a:1.2)`, of plain prompts; brackets alone may be meant so."""
     if case.fields.get("prompt_syntax") == "weighted":
@@ -169,6 +195,8 @@ _CHECKS: tuple[Callable[[Case, Mapping[str, Any]], Warnings], ...] = (
     _long_seed,
     _idle_output,
     _idle_loras,
+    _idle_controls,
+    _idle_refiner,
     _weights_as_text,
     _weighted_as_text,
     _loras_as_text,

@@ -93,20 +93,21 @@ def _steps(fields: Mapping[str, Any], spec: ModelSpec) -> int:
 
 
 def with_size_of(request: GenerateRequest, image: ImageFile, spec: ModelSpec) -> GenerateRequest:
-    """The request with the size of its image, down to whole multiples, if it names none.
+    """The request with what it leaves open of its size as its image has it, in whole multiples.
 
     Scaled to the model's area, where it has one.
 
     Source: diffusers image_processor.py, VaeImageProcessor.get_default_height_width.
     """
-    if request.width is not None or request.height is not None:
+    if request.width is not None and request.height is not None:
         return request
     multiple = spec.limits.size_multiple_px
     size = within_pixels((image.width, image.height), spec.sized_within_px)
     if spec.sized_area_px is not None:
         size = size_of_area(size, spec.sized_area_px)
-    width, height = (side - side % multiple for side in size)
-    return request.model_copy(update={"width": width, "height": height})
+    own = dict(zip(("width", "height"), (side - side % multiple for side in size), strict=True))
+    left = {name: side for name, side in own.items() if getattr(request, name) is None}
+    return request.model_copy(update=left)
 
 
 def task_of(given: Mapping[str, Any], spec: ModelSpec) -> Task:

@@ -170,6 +170,9 @@ def _wrong_counts(case: Case) -> Errors:
     for name, top in tops.items():
         if case.fields.get(name, 0) > top:
             yield FieldError(name, f"must be {top} at most")
+    if case.fields.get("num_inference_steps", bounds.min_steps) < bounds.min_steps:
+        name = next(iter(sorted(STEP_LISTS & case.given.keys())), "num_inference_steps")
+        yield FieldError(name, f"must make {bounds.min_steps} steps at least")
 
 
 def _wrong_references(case: Case) -> Errors:
@@ -315,7 +318,9 @@ def _wrong_upscale(case: Case) -> Errors:
 
 
 def _too_large(case: Case, scale: float) -> Errors:
-    """Report images that are too large behind an upscaler."""
+    """Report images that are too large behind an upscaler, once their size is known."""
+    if case.task in case.spec.sized_by_image and not case.given.keys() & {"width", "height"}:
+        return
     sides = [upscaled(case.fields.get(name, 0), scale) for name in ("width", "height")]
     if max(sides) > MAX_SIDE_PX:
         said = f"makes a side of {max(sides)} pixels; {MAX_SIDE_PX} is the most"

@@ -158,7 +158,11 @@ COUNTED = {
     "sum(atelier_job_duration_seconds_count)": 6,
     'sum(atelier_job_wait_seconds_count{job="atelier-pools"})': 4,
     "sum(atelier_admission_seconds_count)": 6,
-} | {f'sum(atelier_job_stage_seconds_count{{stage="{stage}"}})': 5 for stage in STAGES if stage != UPSCALE}
+} | {
+    f'sum(atelier_job_stage_seconds_count{{stage="{stage}"}})': 5
+    for stage in STAGES
+    if stage != UPSCALE
+}
 """And one more for each job of a provocation."""
 
 

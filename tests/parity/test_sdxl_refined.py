@@ -284,5 +284,5 @@ def test_a_refiner_that_does_not_fit_is_refused_by_name(
     pairs: Callable[[str], Pair], tmp_path: Path, change: dict[str, Any], named: str
 ) -> None:
     other = make_refiner(tmp_path / "other", **change)
-    with pytest.raises(CheckpointError, match=named):
+    with pytest.raises(CheckpointError, match=rf"refiner: .*{named}"):
         registry.load("tiny", str(pairs("plain").base), "float32", {}, refiner=str(other))

@@ -1,8 +1,8 @@
 """Upscaling of finished images: tile by tile, on one device of this process.
 
-Nothing is compiled for a size: all images of a tile's sides or more run one program, alone, so that
-an image's bytes do not depend on what runs beside it. No other process takes part: a slice of
-several hosts waits for its leader's device no longer than one tile takes.
+All images of a tile's sides or more run one program, alone, so that an image's bytes do not depend
+on what runs beside it; for smaller ones one is compiled for their size. No other process takes
+part: a slice of several hosts waits for its leader's device no longer than one tile takes.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from workers.programs.bucket_programs import Program
 from workers.programs.compilation import building
 from workers.programs.step_latency import Recent
 
+MAX_PROGRAMS = 16
+"""Programs that an upscaler keeps: of whole tiles, and of the last sizes of small images."""
 TRIALS = 2
 """Tiles that are timed at the start."""
 
@@ -72,6 +74,8 @@ class TilePrograms:
         height, width = shape
         with self._lock:
             if (height, width) not in self._programs:
+                if len(self._programs) >= MAX_PROGRAMS:  # the first is of whole tiles
+                    del self._programs[list(self._programs)[1]]
                 self._programs[height, width] = self._compiled(height, width)
             return self._programs[height, width]
 

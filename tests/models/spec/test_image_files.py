@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from models.spec.image_files import (
     check,
     count_scans,
     decode,
+    load,
 )
 from tests.hostile_images import jpeg_of_scans
 
@@ -116,3 +118,12 @@ def test_scans_of_a_thumbnail_are_not_the_image_s() -> None:
     data = SOUND["JPEG"]
     marked = data[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + data[2:]
     assert count_scans(marked) == 1
+
+
+@pytest.mark.parametrize("read", [decode, lambda data: load(data, 100)])
+def test_grey_levels_of_16_bits_are_scaled(read: Callable[[bytes], Image.Image]) -> None:
+    """Depth maps are such files; Pillow would make all above 255 white."""
+    levels = np.array([[0, 4369, 32896, 65535]], np.uint16)
+    file = io.BytesIO()
+    Image.fromarray(levels).save(file, "PNG")
+    assert np.asarray(read(file.getvalue()))[0, :, 0].tolist() == [0, 17, 128, 255]

@@ -11,6 +11,7 @@ import pytest
 
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
+from service.settings.settings import Settings
 from tests.hostile_images import video
 from tests.service.standin import VIDEO, StandIn, clip, picture
 
@@ -21,6 +22,8 @@ CONTROLLED = VIDEO.model_copy(
         "limits": VIDEO.limits.model_copy(
             update={"conditioning_scales": 3, "max_reference_images": 2}
         ),
+        "least_side_px": {"reference_images": 8},
+        "most_ratio": {"reference_images": 4},
     }
 )
 
@@ -29,7 +32,14 @@ def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
+NARROW, LONG = encoded(picture(size=(7, 12))), encoded(picture(size=(41, 10)))
 FIVE, IMAGE = encoded(clip("mp4", 5)), encoded(picture())
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    limits = settings.limits.model_copy(update={"max_clip_pixels": 35_000})
+    return settings.model_copy(update={"limits": limits})
 
 
 @pytest.fixture
@@ -85,6 +95,8 @@ async def test_a_list_of_frames_is_kept_frame_by_frame(
         ({"control_video": FIVE, "image": IMAGE}, "image", "as a frame of control_video"),
         ({"conditioning_scale": [1.0, 1.0]}, "conditioning_scale", "2 numbers; send one, or 3"),
         ({"reference_images": [IMAGE] * 3}, "reference_images", "takes 2 at most"),
+        ({"reference_images": [IMAGE, NARROW]}, "reference_images.1", "8 pixels wide and high"),
+        ({"reference_images": [LONG]}, "reference_images.0", "at most 4 times as long as wide"),
     ],
 )
 async def test_what_cannot_be_served_is_refused_by_field(
@@ -97,10 +109,20 @@ async def test_what_cannot_be_served_is_refused_by_field(
     assert said in error["message"]
 
 
+async def test_frames_are_bounded_together(http: httpx.AsyncClient, pool: StandIn) -> None:
+    """As those of a video in one file are."""
+    large = encoded(picture(size=(100, 100)))
+    answer = await generate(http, control_video=[large] * 4, mask_video=[large] * 3)
+    (error,) = answer.json()["errors"]
+    assert (answer.status_code, error["field"]) == (422, "control_video.3")
+    assert "40000 pixels; 35000 are allowed" in error["message"]
+
+
 async def test_a_model_that_reads_no_videos_refuses_them_by_name(
     http: httpx.AsyncClient, queue: Queue, store: Store
 ) -> None:
-    async with StandIn(queue, store, VIDEO):
+    blind = VIDEO.model_copy(update={"fields": VIDEO.fields - {"control_video", "mask_video"}})
+    async with StandIn(queue, store, blind):
         answer = await generate(http, control_video=FIVE)
     assert answer.status_code == 422
     assert [error["field"] for error in answer.json()["errors"]] == ["control_video"]

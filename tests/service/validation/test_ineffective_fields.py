@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from models.spec.controls import ControlKind
 from models.spec.model_spec import ModelSpec, Need
 from models.spec.quality_presets import GuidanceInterval, Quality, StepCache
 from service.schemas.request import GenerateRequest
@@ -141,3 +142,30 @@ def test_a_need_of_some_tasks_is_met_in_others() -> None:
     assert not need.is_met({"task": "text-to-image"})
     assert need.is_met({"task": "inpainting"})
     assert need.is_met({"task": "text-to-image", "negative_target_size": [8, 8]})
+
+
+CONTROLLED = SPEC.model_copy(
+    update={"fields": SPEC.fields | {"refiner"}, "controls": {"canny": ControlKind()}}
+)
+
+
+@pytest.mark.parametrize(
+    ("control", "said"),
+    [
+        ({"scale": 0}, "its scale is 0"),
+        ({"end": 0.2}, "none of the 4 steps lies between"),
+        ({"start": 0.3, "end": 0.6}, "none of the 4 steps lies between"),
+        ({"start": 0.25, "end": 0.5}, None),
+        ({}, None),
+    ],
+)
+def test_controls_that_no_step_reads(control: dict[str, float], said: str | None) -> None:
+    entry = {"name": "canny", "image": "x", **control}
+    found = warned(CONTROLLED, num_inference_steps=4, control=[entry])
+    assert list(found) == (["control.0"] if said else [])
+    assert said is None or said in found["control.0"]
+
+
+def test_a_refiner_without_steps() -> None:
+    assert "no steps" in warned(CONTROLLED, refiner={"switch": 1})["refiner"]
+    assert not warned(CONTROLLED, refiner={"switch": 0.5})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from models.spec.image_files import ImageFile
 from models.spec.image_prompts import ImagePrompt
 from models.spec.model_spec import ModelSpec, Size, Sizes
 from models.spec.quality_presets import Quality
 from service.errors.problems import Invalid, NotAcceptable
 from service.schemas.request import GenerateRequest
 from service.settings.limits import LimitSettings
-from service.validation.resolve import DRAWN_SEEDS, resolve
+from service.validation.resolve import DRAWN_SEEDS, Resolved, resolve, with_size_of
 from service.validation.steps import denoising_steps
 from tests.service.standin import SPEC, VIDEO
 
@@ -50,8 +51,8 @@ READS_IMAGES = SPEC.model_copy(
 )
 
 
-def resolved(spec: ModelSpec = SPEC, **fields: object):  # type: ignore[no-untyped-def]
-    return resolve(GenerateRequest.model_validate({"prompt": "a cat"} | fields), spec, LIMITS)
+def resolved(spec: ModelSpec = SPEC, limits: LimitSettings = LIMITS, **fields: object) -> Resolved:
+    return resolve(GenerateRequest.model_validate({"prompt": "a cat"} | fields), spec, limits)
 
 
 def wrong_fields(
@@ -372,3 +373,22 @@ def test_image_prompts_that_the_model_reads_are_served() -> None:
     entries = [{"image": "x", "name": "face", "scale": 0.5}]
     served = resolved(READS_IMAGES, image_prompts=entries)
     assert served.fields["image_prompts"] == [{"image": "x", "name": "face", "scale": 0.5}]
+
+
+def test_a_model_may_need_more_than_one_step() -> None:
+    two = SPEC.model_copy(update={"limits": SPEC.limits.model_copy(update={"min_steps": 2})})
+    assert "2 steps at least" in wrong_fields(two, num_inference_steps=1)["num_inference_steps"]
+    assert "2 steps at least" in wrong_fields(two, sigmas=[1.0])["sigmas"]
+    assert resolved(two, num_inference_steps=2).steps == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [({}, (512, 384)), ({"width": 256}, (256, 384)), ({"width": 256, "height": 32}, (256, 32))],
+)
+def test_what_a_request_leaves_open_of_its_size_is_its_images(
+    given: dict[str, int], size: tuple[int, int]
+) -> None:
+    asked = GenerateRequest.model_validate({"prompt": "a cat", "image": "x", **given})
+    sized = with_size_of(asked, ImageFile("image/png", 513, 399), SPEC)
+    assert (sized.width, sized.height) == size

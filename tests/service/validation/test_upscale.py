@@ -64,3 +64,12 @@ def test_outputs_have_a_size_limit() -> None:
     )
     wide = wrong_fields(large, upscale={"name": "photo"}, width=2048, height=32)
     assert "16383 is the most" in wide["upscale.scale"]
+
+
+def test_the_size_of_an_image_is_waited_for() -> None:
+    """Before it is known, the model's own may be larger than what will be drawn."""
+    sized = ONE.model_copy(update={"sized_by_image": ("image-to-image",)})
+    limits = LimitSettings(max_upscaled_pixels=96 * 64 * 4)
+    asked = {"image": "x", "upscale": {"scale": 2.1}}
+    assert resolved(sized, limits, **asked).task == "image-to-image"
+    assert wrong_fields(sized, limits, width=96, height=64, **asked).keys() == {"upscale.scale"}

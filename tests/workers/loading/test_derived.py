@@ -60,6 +60,8 @@ def test_a_model_without_workers_or_base_is_refused(fast: Mapping[str, Any], rea
         ({"lora": "x"}, "has base, the name of another"),
         ({"lora": "x", "base": "b", "source": "s"}, "and no source"),
         ({"source": "s", "fuse": True}, "fuse goes with a lora"),
+        ({"lora": "x", "base": "b", "refiner": "r"}, "refiner: a model that its base's workers"),
+        ({"lora": "x", "base": "b", "controls": {"c": "s"}}, "controls: .* set it there"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(
@@ -67,6 +69,11 @@ def test_settings_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         ModelSettings(**model)
+
+
+def test_a_fused_model_may_have_networks_of_its_own() -> None:
+    fused = ModelSettings(lora="x", base="b", fuse=True, controls={"c": {"source": "s", "mode": 3}})
+    assert fused.controls["c"].mode == "3"
 
 
 def loaded(given: Settings, name: str) -> Pipeline:
