@@ -22,6 +22,7 @@ from tests.workers.toy import SPEC, ToyPipeline
 from workers.health.liveness import Liveness
 from workers.loading.layout import ChosenLayout
 from workers.loading.model import MeshSlice
+from workers.loading.together import Loaded
 from workers.media.outputs import PLAIN_MARKING
 from workers.plan.offload import Residency
 from workers.pool.worker import serve
@@ -76,8 +77,9 @@ async def main(url: str, folder: Path, drain_s: float) -> int:
         MeshShape().over(1), slots=4, residency=Residency(), why="it is the only one"
     )
     mesh_slice = MeshSlice(one_device(jax.devices()[0]), chosen)
-    pipeline, liveness = StuckPipeline(), Liveness()
-    return await serve(settings, "toy", pipeline, mesh_slice, OneHost(), liveness, PLAIN_MARKING)
+    pool, model = settings.pools["toy"], settings.models[SPEC.name]
+    loaded = Loaded(pool, model, StuckPipeline(), mesh_slice)
+    return await serve(settings, "toy", [loaded], OneHost(), Liveness(), PLAIN_MARKING)
 
 
 if __name__ == "__main__":
