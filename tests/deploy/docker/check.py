@@ -22,7 +22,7 @@ from tests.deploy.docker.dockerfile import FOLDER, ROOT, Dockerfile
 from tests.deploy.docker.network import own_network
 
 CACHE = Path.home() / ".cache" / "pip"
-MOST_MB = {"frontend": 200}
+MOST_MB = {"frontend": 350}
 """Of packages and Atelier, installed."""
 PICTURE = "picture.png"
 SHOWN = ROOT / ".atelier" / "images-check.png"
