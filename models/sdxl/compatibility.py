@@ -39,7 +39,7 @@ class Parts(NamedTuple):
     clip_2: ClipConfig
     vae: VaeConfig
     scored: bool = False
-    """Whether it is told an aesthetic score in place of a target size, as refiners are."""
+    """True if it is told an aesthetic score in place of a target size, as refiners are."""
 
     @property
     def towers(self) -> tuple[ClipConfig, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ from models.sdxl.compatibility import (
 from models.sdxl.config import UNetConfig
 from models.sdxl.control_checkpoint import ControlNetFiles, Controls, read_controls
 from models.sdxl.controlnet import ControlNet
-from models.sdxl.image_prompts import load_adapters, read_adapters
+from models.sdxl.image_prompts import IpAdapterFiles, load_adapters, read_adapters
 from models.sdxl.latents import LatentSpace
 from models.sdxl.network import UNet
 from models.sdxl.pipeline import SdxlNetworks, SdxlPipeline
@@ -81,46 +81,80 @@ def load(
     scheduler = source.scheduler()
     for config in (source.config("scheduler"), scheduler):
         registry.from_config(config)  # refused now, by either name, not at the first request
-    controls = read_controls(reading.controls, reading.max_controls, parts, source.config("unet"))
-    adapters = read_adapters(reading.image_prompts, parts.unet)
-    refiner = read_refiner(reading, parts)
-    trained = {} if refiner is None else refiner.trained(scheduler)
-    beside = [place for one in adapters.values() for place in one.places]
-    beside += () if refiner is None else refiner.paths
+    beside = read_beside(source, parts, reading)
     spec = make_spec(
         name,
-        source.fingerprint(*controls.paths, *beside),
+        source.fingerprint(*beside.paths),
         parts,
         chosen,
         scheduler["_class_name"],
         force_zeros_for_empty_prompt=forced_zeros(source),
-        image_prompts={name: ImagePrompt(tokens=one.tokens) for name, one in adapters.items()},
-        refiner=needs_with_refiner(refiner),
+        image_prompts=beside.image_prompts,
+        refiner=needs_with_refiner(beside.refiner),
     )
-    spec = with_controls(spec, controls)
+    spec = with_controls(spec, beside.controls)
     spec = with_presets(spec, folder, SDXL_LEVERS, reading.qualities, reading.eight_bit)
     activation_dtype = reading.activation_dtype or dtype
+    dtypes = jnp.dtype(dtype), jnp.dtype(activation_dtype)
     check_tiling(reading.vae_tiling, parts.vae.downsampling)
-    space = LatentSpace(parts.vae, jnp.dtype(activation_dtype), reading.vae_tiling)
-    preparation = replace(
-        read_preparation(source, parts, spec, space, reading.reader),
-        controls=controls.places,
-        image_prompts={name: one.preprocessor for name, one in adapters.items()},
-        refiner=None
-        if refiner is None
-        else read_preparation(refiner.source, refiner.parts, spec, space, reading.reader),
-        refiners_training=trained,
-    )
+    space = LatentSpace(parts.vae, dtypes[1], reading.vae_tiling)
+    own = read_preparation(source, parts, spec, space, reading.reader)
+    preparation = with_beside(own, beside, reading.reader)
     loaded = load_checkpoint(source, parts, dtype, activation_dtype, reading)
     preview = reading.reader.preview(*colour_encoder(loaded["vae"], preparation.latent_space))
     networks = SdxlNetworks(
         **loaded,
         preview=preview,
-        controls=load_controls(controls, (jnp.dtype(dtype), jnp.dtype(activation_dtype)), reading),
-        image_prompts=load_adapters(adapters, parts.unet, reading, dtype, activation_dtype),
-        **load_refiner(refiner, abstract_modules, (dtype, activation_dtype), reading),
+        controls=load_controls(beside.controls, dtypes, reading),
+        image_prompts=load_adapters(beside.adapters, parts.unet, reading, dtype, activation_dtype),
+        **load_refiner(beside.refiner, abstract_modules, (dtype, activation_dtype), reading),
     )
     return SdxlPipeline(preparation, networks)
+
+
+class Beside(NamedTuple):
+    """Files of the networks beside a checkpoint's own."""
+
+    controls: Controls
+    adapters: Mapping[str, IpAdapterFiles]
+    refiner: RefinerFiles | None
+    trained: Mapping[str, Any]
+    """Options of the scheduler that differ for the refiner."""
+
+    @property
+    def paths(self) -> list[Path]:
+        """Paths of all of them, in the order of a fingerprint."""
+        of_adapters = [place for one in self.adapters.values() for place in one.places]
+        of_refiner = () if self.refiner is None else self.refiner.paths
+        return [*self.controls.paths, *of_adapters, *of_refiner]
+
+    @property
+    def image_prompts(self) -> dict[str, ImagePrompt]:
+        """Image prompts by name, for the spec."""
+        return {name: ImagePrompt(tokens=one.tokens) for name, one in self.adapters.items()}
+
+
+def read_beside(source: Source, parts: Parts, reading: Reading) -> Beside:
+    """Read what lies beside a checkpoint. Raises: as `load` does."""
+    controls = read_controls(reading.controls, reading.max_controls, parts, source.config("unet"))
+    adapters = read_adapters(reading.image_prompts, parts.unet)
+    refiner = read_refiner(reading, parts)
+    trained = {} if refiner is None else refiner.trained(source.scheduler())
+    return Beside(controls, adapters, refiner, trained)
+
+
+def with_beside(own: Preparation, beside: Beside, reader: Reader) -> Preparation:
+    """Return a checkpoint's preparation with that of the networks beside it."""
+    files, refiner = beside.refiner, None
+    if files is not None:
+        refiner = read_preparation(files.source, files.parts, own.spec, own.latent_space, reader)
+    return replace(
+        own,
+        controls=beside.controls.places,
+        image_prompts={name: one.preprocessor for name, one in beside.adapters.items()},
+        refiner=refiner,
+        refiners_training=beside.trained,
+    )
 
 
 def load_checkpoint(

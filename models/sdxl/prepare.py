@@ -52,7 +52,7 @@ class Preparation:
     force_zeros_for_empty_prompt: bool
     """Whether the UNet gets zeros without a negative prompt, not the encoding of an empty text."""
     scored: bool = False
-    """Whether the UNet is told an aesthetic score in place of a target size."""
+    """True if the UNet is told an aesthetic score in place of a target size."""
     controls: ControlPlaces = NO_CONTROLS
     image_prompts: Mapping[str, ClipPreprocessor] = field(default_factory=dict)
     """Preprocessing of images by the IP-Adapter that reads them."""

@@ -298,7 +298,7 @@ LEAST: Fields = {
     "num_images": 1,
 }
 UNSCALED: Fields = {name: value for name, value in LEAST.items() if name != "guidance_scale"}
-"""Of a family that has no `guidance_scale`."""
+"""Request of a family that has no `guidance_scale`."""
 TRUE_CFG: Fields = {"true_cfg_scale": 2.0, "negative_prompt": "a blue square"}
 
 SUITE: Mapping[str, Family] = {

@@ -58,7 +58,7 @@ def test_a_buckets_volume_is_in_proportion_to_tokens(name: str, tmp_path: Path) 
 SLICE = Topology.parse("v6e:2x4")
 CONTROLLED = EVERY["sdxl-controlnet"].published
 SHARE = 0.02
-"""Of a step: attention's products of activations are not counted in a control's work."""
+"""Share of a step: attention's products of activations are not counted in a control's work."""
 
 
 def flops(name: str) -> float:

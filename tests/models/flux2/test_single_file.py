@@ -80,7 +80,7 @@ def test_diffusers_own_names(folder: Path, whole: Flux2Networks, tmp_path: Path)
 
 @pytest.mark.parametrize("kind", ["authors", "diffusers"])
 def test_scaled_8_bit_floats(folder: Path, tmp_path: Path, kind: str) -> None:
-    """Of fused layers, too; the products are those of torch."""
+    """Scales of fused layers, too; the products are those of torch."""
     component = folder / "transformer"
     stored = load_file(component / "diffusion_pytorch_model.safetensors")
     packed = in_eight_bits(transformer(component) if kind == "authors" else stored)

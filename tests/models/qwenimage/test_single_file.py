@@ -28,7 +28,7 @@ LAYERS = {
     "temperal_downsample": [False, True, True],
     "num_res_blocks": 2,
 }
-"""Of the autoencoder, as published: diffusers' conversion knows no others."""
+"""Sizes of the autoencoder, as published: diffusers' conversion knows no others."""
 RESIDUAL = {"norm1": "residual.0", "conv1": "residual.2", "norm2": "residual.3"} | {
     "conv2": "residual.6",
     "conv_shortcut": "shortcut",
@@ -111,7 +111,7 @@ def test_all_networks_in_one_file(
 
 
 def test_scaled_8_bit_floats(folder: Path, tmp_path: Path) -> None:
-    """Of the encoder, too; the products are those of torch."""
+    """Scales of the encoder, too; the products are those of torch."""
     packed = in_eight_bits(all_in_one(folder))
     plain = {
         key: t.float() * packed[f"{key.removesuffix('.weight')}.scale_weight"]

@@ -1,4 +1,4 @@
-"""What controls add to the price of a request."""
+"""Work that controls add to the price of a request."""
 
 from __future__ import annotations
 

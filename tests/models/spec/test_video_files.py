@@ -61,7 +61,7 @@ def test_an_image_is_a_video_of_one_frame() -> None:
 
 
 def test_a_turned_video_is_read_upright() -> None:
-    """By the matrix that telephones write: a quarter to the right."""
+    """Turned by the matrix that telephones write: a quarter to the right."""
     data = bytearray(encode_video(clip(), "mp4", 16, 100))
     matrix = data.index(b"tkhd") + 4 + 40
     turned = (0, 1 << 16, 0, -(1 << 16), 0, 0, 0, 0, 1 << 30)

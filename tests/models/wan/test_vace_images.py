@@ -1,4 +1,4 @@
-"""Which images of a request go together at VACE, and what is read of them."""
+"""Images of a request that go together at VACE, and what is read of them."""
 
 from __future__ import annotations
 
