@@ -15,7 +15,8 @@ from models.interface.pipeline import generate as drawn
 from tests import coarse
 from tests.e2e.system import System
 from tests.e2e.test_clips import DEFAULTS, generate
-from tests.families.suite import CONTROL, EVERY
+from tests.families.suite import EVERY
+from tests.families.suite.wan import CONTROL
 
 FILES = {
     "--control-video": "control_video",

@@ -1,5 +1,5 @@
 """The conformance suite: what every served family does, whatever its network is.
 
-A family is an entry of `suite.py`; all else is parametrised over the registry. One that has no
-entry is not served: tests/families/test_suite.py fails.
+A family is a module of `suite/`; all else is parametrised over the registry. One that has none is
+not served: tests/families/test_suite.py fails.
 """

@@ -29,7 +29,8 @@ from tests.families.adapters import (
     scaled,
     states_after,
 )
-from tests.families.suite import EVERY, SUITE, T5, loaded
+from tests.families.suite import EVERY, SUITE, loaded
+from tests.families.suite.entry import T5
 from tests.families.test_company import Drawn, drawn, images, one
 from tests.workers.resume import disturbed_at
 from workers.engine.engine import Engine

@@ -16,7 +16,8 @@ from models.loading.sources import SHAPES
 from models.sampling.registry import SOLVERS
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
-from tests.families.suite import EVERY, SUITE, VARIANTS, Family, settings_of
+from tests.families.suite import EVERY, SUITE, VARIANTS, settings_of
+from tests.families.suite.entry import Family
 from tests.parity.tiny_wan import make_wan
 from workers.jaxpr.logical_mesh import logical_layout
 from workers.loading.model import read, rounding_of

@@ -18,7 +18,8 @@ from models.spec.lora import RequestedLora
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from tests.families.adapters import Loras, Model, asking
-from tests.families.suite import SUITE, T5
+from tests.families.suite import SUITE
+from tests.families.suite.entry import T5
 from workers.engine.engine import Engine
 from workers.engine.errors import GenerationFailed
 from workers.loading.model import load

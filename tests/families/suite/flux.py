@@ -1,0 +1,189 @@
+"""Flux and its tools."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from tests.families.suite.entry import (
+    CLIP,
+    FEW,
+    LEAST,
+    T5,
+    TRUE_CFG,
+    Family,
+    Fields,
+    drawn_by_diffusers,
+    image_file,
+)
+
+
+def _flux(folder: Path) -> Path:
+    from tests.parity.tiny import make_flux
+
+    sizes = {"num_attention_heads": 8, "num_layers": 1, "num_single_layers": 2}
+    return make_flux(folder, transformer=sizes, clip=CLIP, t5=T5)
+
+
+def _least_flux(folder: Path) -> Path:
+    from tests.parity.tiny import make_flux
+
+    return make_flux(folder, transformer={"num_layers": 1, "num_single_layers": 1})
+
+
+def _flux_tool(kind: str, further: int, vae: Fields, **more: int) -> Callable[[Path], Path]:
+    """Write a checkpoint of that pipeline of diffusers.
+
+    Args:
+        further: channels of a token that the network sees beside the latents'.
+    """
+
+    def make(folder: Path) -> Path:
+        import diffusers
+
+        from tests.parity.tiny import make_flux
+
+        sizes = {"in_channels": 16 + further, "out_channels": 16, "num_single_layers": 1, **more}
+        return make_flux(
+            folder,
+            kind=getattr(diffusers, kind),
+            transformer={"num_layers": 1, **sizes},
+            vae=vae,
+            clip=CLIP,
+            t5=T5,
+        )
+
+    return make
+
+
+def _tool(
+    place: int,
+    kind: str,
+    published: tuple[str, ...],
+    images: Mapping[str, bytes],
+    further: int = 0,
+    guided: Fields | None = None,
+    size: tuple[int, int] = (48, 80),
+    vae: Fields | None = None,
+    **of_theirs: Any,
+) -> Family:
+    """Entry of a tool of Flux.
+
+    Args:
+        guided: where it has a negative prompt.
+        size: of a request, whose tokens divide by none of the layouts.
+        of_theirs: arguments of diffusers' call.
+    """
+    sides = dict(zip(("width", "height"), size, strict=True))
+    least = {"width": 64, "height": 64} if vae else {}
+    return Family(
+        place,
+        make=_flux_tool(kind, further, vae or {}, num_attention_heads=8),
+        least=_flux_tool(kind, further, vae or {}),
+        request={**FEW, "guidance_scale": 4.0, **sides, **(guided or {})},
+        least_request={**LEAST, "max_sequence_length": 16, **least},
+        reference=partial(drawn_by_diffusers, images=images, **of_theirs),
+        guided=guided or {},
+        unguided={},
+        published=published,
+        images=images,
+    )
+
+
+SMALL_SIGLIP: Fields = {"image_size": 17, "num_hidden_layers": 1}
+
+
+def _with_redux(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
+    """Write a Redux of nine tokens beside a checkpoint."""
+
+    def both(folder: Path) -> Path:
+        from tests.parity.tiny_redux import make_redux
+
+        make_redux(folder / "redux", siglip=SMALL_SIGLIP)
+        return make(folder)
+
+    return both
+
+
+def _drawn_after_redux(folder: Path, request: Fields, images: Mapping[str, bytes]) -> np.ndarray:
+    """Draw a request by diffusers' two pipelines, each scale being both of the first one's."""
+    from diffusers import FluxPipeline, FluxPriorReduxPipeline
+
+    flux = FluxPipeline.from_pretrained(folder)
+    names = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
+    parts = {name: flux.components[name] for name in names}
+    prior = FluxPriorReduxPipeline.from_pretrained(folder / "redux", **parts)
+    scales = [entry["scale"] for entry in request["image_prompts"]]
+    made = prior(
+        [Image.open(io.BytesIO(file)) for file in images.values()],
+        prompt=[request["prompt"]] * len(images),
+        prompt_embeds_scale=scales,
+        pooled_prompt_embeds_scale=scales,
+    )
+    given = {name: of for name, of in request.items() if name not in ("prompt", "image_prompts")}
+    return drawn_by_diffusers(folder, {**given, **made})
+
+
+IMAGE_PROMPTS: Fields = {"image_prompts": [{"scale": 0.6}, {"name": "redux", "scale": 0.7}]}
+
+PLAIN = Family(
+    place=0,
+    make=_flux,
+    least=_least_flux,
+    request={**FEW, "width": 48, "height": 80, **TRUE_CFG},
+    least_request={**LEAST, "max_sequence_length": 16, "true_cfg_scale": 1.0},
+    reference=drawn_by_diffusers,
+    guided=TRUE_CFG,
+    unguided={},
+    published=("flux-dev", "flux-schnell"),
+)
+
+ENTRIES: Mapping[str, Family] = {
+    "flux": PLAIN,
+    "flux-redux": Family(
+        place=13,
+        make=_with_redux(_flux),
+        least=_with_redux(_least_flux),
+        request={**FEW, "width": 48, "height": 80, **TRUE_CFG, **IMAGE_PROMPTS},
+        least_request={**LEAST, "max_sequence_length": 16, "true_cfg_scale": 1.0, **IMAGE_PROMPTS},
+        reference=partial(
+            _drawn_after_redux, images={str(index): image_file(5 + index) for index in range(2)}
+        ),
+        guided=TRUE_CFG,
+        unguided=TRUE_CFG,
+        published=("flux-redux",),
+        images={f"image_prompts.{index}.image": image_file(5 + index) for index in range(2)},
+        beside_images=IMAGE_PROMPTS,
+        image_prompts={"redux": "redux"},
+    ),
+    "flux-fill": _tool(
+        14,
+        "FluxFillPipeline",
+        ("flux-fill",),
+        {"image": image_file(1), "mask_image": image_file(2, "L")},
+        further=4 * (4 + 16),
+    ),
+    "flux-control": _tool(
+        15,
+        "FluxControlPipeline",
+        ("flux-canny", "flux-depth"),
+        {"control_image": image_file(3)},
+        further=4 * 4,
+    ),
+    "flux-kontext": _tool(
+        16,
+        "FluxKontextPipeline",
+        ("flux-kontext",),
+        {"image": image_file(4)},
+        guided=TRUE_CFG,
+        size=(192, 192),
+        vae={"block_out_channels": (4, 4, 4, 4, 8, 8), "norm_num_groups": 2},
+        max_area=192 * 192,
+    ),
+}

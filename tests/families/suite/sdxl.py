@@ -1,0 +1,279 @@
+"""SDXL, its refiner, ControlNets and IP-Adapters."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from models.loading.sources import ControlSource
+from tests.families.suite.entry import (
+    CLIP,
+    FEW,
+    LEAST,
+    Family,
+    Fields,
+    drawn_by_diffusers,
+    image_file,
+)
+
+UNET = {"block_out_channels": (16, 32), "transformer_layers_per_block": 1}
+
+
+def _sdxl(folder: Path) -> Path:
+    from tests.parity.tiny_sdxl import make_sdxl
+
+    return make_sdxl(folder, unet={"attention_head_dim": (8, 8), **UNET}, clip=CLIP, clip_2=CLIP)
+
+
+def _least_sdxl(folder: Path) -> Path:
+    from tests.parity.tiny_sdxl import make_sdxl
+
+    return make_sdxl(folder, unet={"attention_head_dim": (2, 4), **UNET})
+
+
+REFINER = {"block_out_channels": (16, 32, 32), "transformer_layers_per_block": 1}
+
+
+def _refiner(folder: Path) -> Path:
+    from tests.parity.tiny_sdxl import make_refiner
+
+    return make_refiner(folder, unet={"attention_head_dim": 8, **REFINER}, clip_2=CLIP)
+
+
+def _least_refiner(folder: Path) -> Path:
+    from tests.parity.tiny_sdxl import make_refiner
+
+    return make_refiner(folder, unet={"attention_head_dim": 4, **REFINER})
+
+
+ADAPTER = "ip-adapter/plus.safetensors"
+
+
+def _with_ip_adapter(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
+    """Write an IP-Adapter of five tokens beside a checkpoint."""
+
+    def both(folder: Path) -> Path:
+        from diffusers import UNet2DConditionModel
+
+        from tests.parity.tiny_ip_adapter import make_encoder, make_plus
+
+        make(folder)
+        unet = UNet2DConditionModel.from_pretrained(folder / "unet")
+        file = folder / ADAPTER
+        encoder = make_encoder(file.parent / "image_encoder", num_hidden_layers=1)
+        make_plus(file, unet, encoder.config.hidden_size)
+        return folder
+
+    return both
+
+
+def _drawn_with_ip_adapter(
+    folder: Path, request: Fields, images: Mapping[str, bytes]
+) -> np.ndarray:
+    """Draw a request whose image prompts have one scale."""
+    place = Path(ADAPTER)
+
+    def prepared(pipeline: Any) -> dict[str, Any]:
+        pipeline.load_ip_adapter(str(folder), subfolder=f"{place.parent}", weight_name=place.name)
+        pipeline.set_ip_adapter_scale(request["image_prompts"][0]["scale"])
+        opened = [Image.open(io.BytesIO(file)) for file in images.values()]
+        return {"ip_adapter_image": [opened]}
+
+    given = {name: of for name, of in request.items() if name != "image_prompts"}
+    return drawn_by_diffusers(folder, given, before=prepared)
+
+
+def _drawn_from_image(folder: Path, request: Fields, image: bytes) -> np.ndarray:
+    """Draw a request by diffusers' SDXL from an image, which that pipeline takes at its size."""
+    given = dict(request)
+    size = given.pop("width"), given.pop("height")
+    resized = Image.open(io.BytesIO(image)).resize(size, Image.Resampling.LANCZOS)
+    return drawn_by_diffusers(folder, given, image=resized)
+
+
+BESIDE = "refiner"
+
+
+def _refined(
+    make: Callable[[Path], Path], refiner: Callable[[Path], Path]
+) -> Callable[[Path], Path]:
+    """Write a refiner beside a checkpoint."""
+
+    def both(folder: Path) -> Path:
+        make(folder)
+        refiner(folder / BESIDE)
+        return folder
+
+    return both
+
+
+def _drawn_by_two(folder: Path, request: Fields) -> np.ndarray:
+    """Draw a request by diffusers' base and refiner, whose autoencoder is the base's."""
+    import torch
+    from diffusers import StableDiffusionXLImg2ImgPipeline, StableDiffusionXLPipeline
+
+    base: Any = StableDiffusionXLPipeline.from_pretrained(folder)
+    refiner: Any = StableDiffusionXLImg2ImgPipeline.from_pretrained(folder / BESIDE, vae=base.vae)
+    given = {name: of for name, of in request.items() if name not in ("seed", "refiner")}
+    switch, generator = request["refiner"]["switch"], torch.Generator("cpu")
+    generator.manual_seed(request["seed"])
+    for pipeline in (base, refiner):
+        pipeline.set_progress_bar_config(disable=True)
+    latents = base(**given, denoising_end=switch, generator=generator, output_type="latent").images
+    rest = {name: of for name, of in given.items() if name not in ("width", "height")}
+    made = refiner(
+        **rest, denoising_start=switch, image=latents, generator=generator, output_type="np"
+    )
+    return (made.images[0] * 255).round().astype(np.uint8)
+
+
+HALF: Fields = {"refiner": {"switch": 0.5}}
+
+LATER: tuple[Fields, ...] = (HALF, {"refiner": None}, {"refiner": {"switch": 0.3}}, HALF)
+"""Refiners of rows that run side by side: from two places, which share programs, and none."""
+
+BY_PLUS: Fields = {"image_prompts": [{"scale": 0.6}, {"name": "plus", "scale": 0.6}]}
+
+PLAIN_CONTROLS = ("edges", "depth")
+
+UNION = {"num_control_type": 6, "num_trans_head": 2}
+
+
+def _with_controls(make: Callable[[Path], Path], **heads: Any) -> Callable[[Path], Path]:
+    """Write two ControlNets and a union beside a checkpoint."""
+
+    def both(folder: Path) -> Path:
+        from tests.parity.tiny_sdxl import make_control
+
+        make(folder)
+        for seed, name in enumerate(PLAIN_CONTROLS, 5):
+            make_control(folder / "controls" / name, folder, seed, **heads)
+        make_control(folder / "controls" / "union", folder, 7, **UNION, **heads)
+        return folder
+
+    return both
+
+
+def _drawn_with_controls(folder: Path, request: Fields, images: Mapping[str, bytes]) -> np.ndarray:
+    """Draw a request whose controls are plain ones."""
+    import diffusers
+
+    entries = request["control"]
+    kind: Any = diffusers.ControlNetModel
+    nets = [kind.from_pretrained(folder / "controls" / entry["name"]) for entry in entries]
+    pipeline: Any = diffusers.StableDiffusionXLControlNetPipeline
+    more = {
+        "image": [Image.open(io.BytesIO(file)) for file in images.values()],
+        "controlnet_conditioning_scale": [entry["scale"] for entry in entries],
+        "control_guidance_start": [entry.get("start", 0.0) for entry in entries],
+        "control_guidance_end": [entry.get("end", 1.0) for entry in entries],
+    }
+    given = {name: of for name, of in request.items() if name != "control"}
+    return drawn_by_diffusers(
+        folder, given, of=partial(pipeline.from_pretrained, controlnet=nets), **more
+    )
+
+
+BOTH: Fields = {
+    "control": [
+        {"name": "edges", "scale": 0.7, "end": 0.5},
+        {"name": "depth", "scale": 0.5},
+    ]
+}
+
+UNLIKE: tuple[Fields, ...] = (
+    BOTH,
+    {"control": [{"name": "openpose", "scale": 0.9, "start": 0.3}]},
+    {"control": []},
+    {"control": [{"name": "depth", "scale": 0.6}, {"name": "openpose", "scale": 0.4}]},
+    {"control": [{"name": "hed", "scale": 0.9}]},
+)
+"""Controls of rows of one batch: of two networks, of one, of none."""
+
+PLAIN = Family(
+    place=1,
+    make=_sdxl,
+    least=_least_sdxl,
+    request={**FEW, "width": 40, "height": 72, "guidance_scale": 4.0},
+    least_request={**LEAST, "negative_prompt": "", "guidance_scale": 5.0},
+    reference=drawn_by_diffusers,
+    guided={"guidance_scale": 4.0},
+    unguided={"guidance_scale": 1.0},
+    published=("sdxl",),
+    components={"unet": "unet"},
+    step_caches=False,
+)
+
+ENTRIES: Mapping[str, Family] = {
+    "sdxl": PLAIN,
+    "sdxl-controlnet": replace(
+        PLAIN,
+        place=7,
+        make=_with_controls(_sdxl, attention_head_dim=(8, 8), **UNET),
+        least=_with_controls(_least_sdxl, attention_head_dim=(2, 4), **UNET),
+        request={**PLAIN.request, **BOTH},
+        least_request={**PLAIN.least_request, **BOTH},
+        reference=partial(
+            _drawn_with_controls, images={str(index): image_file(9 + index) for index in range(2)}
+        ),
+        published=(
+            *("sdxl-controlnet", "sdxl-controlnet-mid", "sdxl-controlnet-small"),
+            "sdxl-controlnet-union",
+        ),
+        images={f"control.{index}.image": image_file(9 + index) for index in range(2)},
+        beside_images=BOTH,
+        controls={
+            **{name: ControlSource(f"controls/{name}") for name in PLAIN_CONTROLS},
+            **{mode: ControlSource("controls/union", mode) for mode in ("openpose", "hed")},
+        },
+        max_controls=2,
+        company=UNLIKE,
+    ),
+    "sdxl-ip-adapter": replace(
+        PLAIN,
+        place=9,
+        make=_with_ip_adapter(_sdxl),
+        least=_with_ip_adapter(_least_sdxl),
+        request={**PLAIN.request, **BY_PLUS},
+        least_request={**PLAIN.least_request, **BY_PLUS},
+        reference=partial(
+            _drawn_with_ip_adapter, images={str(index): image_file(7 + index) for index in range(2)}
+        ),
+        published=("sdxl-ip-adapter",),
+        images={f"image_prompts.{index}.image": image_file(7 + index) for index in range(2)},
+        beside_images=BY_PLUS,
+        image_prompts={"plus": ADAPTER},
+    ),
+    "sdxl-refiner": replace(
+        PLAIN,
+        place=11,
+        make=_refiner,
+        least=_least_refiner,
+        request={**PLAIN.request, "strength": 0.9, "aesthetic_score": 7.5},
+        least_request={**PLAIN.least_request, "strength": 1.0},
+        reference=partial(_drawn_from_image, image=image_file(9)),
+        published=("sdxl-refiner",),
+        images={"image": image_file(9)},
+    ),
+    "sdxl-refined": replace(
+        PLAIN,
+        place=12,
+        make=_refined(_sdxl, _refiner),
+        least=_refined(_least_sdxl, _least_refiner),
+        request={**PLAIN.request, **HALF},
+        least_request={**PLAIN.least_request, "refiner": {"switch": 0.8}},
+        reference=_drawn_by_two,
+        published=("sdxl-refined",),
+        components={"unet": "unet", "refiner": f"{BESIDE}/unet"},
+        beside_images=HALF,
+        refiner=BESIDE,
+        company=LATER,
+    ),
+}
