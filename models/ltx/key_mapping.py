@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from models.checkpoint.key_mapping import Renames
+from models.ltx.vocoder_config import ExtendedVocoderConfig, VocoderConfig
 
 _LEAVES = {"weight": "kernel", "bias": "bias"}
 
@@ -167,3 +168,85 @@ VIDEO_VAE: Renames = (
     ("latents_std", "latents_std"),
 )
 """Names of the video autoencoder."""
+
+
+_MEL_LAYERS = {
+    r"decoder\.conv_in\.conv": "enter",
+    r"decoder\.conv_out\.conv": "leave",
+    r"decoder\.up\.(\d+)\.upsample\.conv\.conv": r"levels.\1.up",
+    **{
+        rf"{theirs}\.{name}\.conv": f"{ours}.{own}"
+        for theirs, ours in (
+            (r"decoder\.mid\.block_1", "mid.0"),
+            (r"decoder\.mid\.block_2", "mid.1"),
+            (r"decoder\.up\.(\d+)\.block\.(\d+)", r"levels.\1.blocks.\2"),
+        )
+        for name, own in (("conv1", "first"), ("conv2", "second"), ("nin_shortcut", "around"))
+    },
+}
+
+AUDIO_VAE: Renames = (
+    *(
+        (rf"{theirs}\.{leaf}", f"{ours}.{to}")
+        for theirs, ours in _MEL_LAYERS.items()
+        for leaf, to in _LEAVES.items()
+    ),
+    ("latents_mean", "latents_mean"),
+    ("latents_std", "latents_std"),
+    (r"encoder\..*", ""),
+)
+"""Names of the audio autoencoder's decoder."""
+
+_ACTIVATION = {
+    **{rf"act\.{one}": f"activation.{one}" for one in ("alpha", "beta")},
+    **{one: one for one in ("alpha", "beta")},
+    r"upsample\.filter": "up",
+    r"downsample\.filter": "down",
+}
+
+
+def vocoder_renames(config: VocoderConfig | ExtendedVocoderConfig) -> Renames:
+    """Names of a vocoder."""
+    if isinstance(config, VocoderConfig):
+        return _vocoder("", "", config)
+    return (
+        *_vocoder(r"vocoder\.", "vocoder.", config.vocoder),
+        *_vocoder(r"bwe_generator\.", "extension.", config.extension),
+        (r"mel_stft\.stft_fn\.forward_basis", "fourier.kernel"),
+        (r"mel_stft\.stft_fn\.inverse_basis", ""),
+        (r"mel_stft\.mel_basis", "mel.kernel"),
+    )
+
+
+def _vocoder(theirs: str, ours: str, config: VocoderConfig) -> Renames:
+    """Names of one vocoder, whose stacks of convolutions the checkpoint counts over all levels."""
+    per_level = len(config.resnet_kernel_sizes)
+    stacks = {
+        rf"{theirs}resnets\.{level * per_level + number}": f"{ours}levels.{level}.stacks.{number}"
+        for level in range(len(config.upsample_factors))
+        for number in range(per_level)
+    }
+    layers = {
+        rf"{theirs}conv_in": f"{ours}enter",
+        rf"{theirs}conv_out": f"{ours}leave",
+        rf"{theirs}upsamplers\.(\d+)": rf"{ours}levels.\1.up",
+        **{
+            rf"{theirs_}\.convs{number}\.(\d+)": rf"{ours_}.{own}.\1"
+            for theirs_, ours_ in stacks.items()
+            for number, own in ((1, "first"), (2, "second"))
+        },
+    }
+    activations = {
+        rf"{theirs}act_out": f"{ours}before_leave",
+        **{
+            rf"{theirs_}\.acts{number}\.(\d+)": rf"{ours_}.{own}.\1"
+            for theirs_, ours_ in stacks.items()
+            for number, own in ((1, "before_first"), (2, "before_second"))
+        },
+    }
+    return tuple(
+        (rf"{a}\.{leaf}", f"{b}.{to}")
+        for names, leaves in ((layers, _LEAVES), (activations, _ACTIVATION))
+        for a, b in names.items()
+        for leaf, to in leaves.items()
+    )

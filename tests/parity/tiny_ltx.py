@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKLLTX2Video, LTX2VideoTransformer3DModel
+from diffusers import (
+    AutoencoderKLLTX2Audio,
+    AutoencoderKLLTX2Video,
+    LTX2VideoTransformer3DModel,
+)
 from diffusers.pipelines.ltx2 import LTX2TextConnectors
+from diffusers.pipelines.ltx2.vocoder import LTX2Vocoder, LTX2VocoderWithBWE
 
 from tests.parity.tiny import Config, randomize
 
@@ -162,9 +167,136 @@ def video_vae(seed: int, frames: int, sides: tuple[int, int], **overrides: Any) 
     """A video autoencoder of random weights whose statistics are far from 0 and 1."""
     network: Any = AutoencoderKLLTX2Video(**overrides)
     randomize(network, seed)
+    _draw_statistics(network, seed)
+    network.decoder.conv_out.conv.weight.data *= 0.5  # most pixels inside [-1, 1]
+    return network
+
+
+AUDIO_VAE: Config = {
+    "base_channels": 12,
+    "output_channels": 2,
+    "ch_mult": (1, 2, 4),
+    "num_res_blocks": 2,
+    "in_channels": 2,
+    "latent_channels": 3,
+    "mel_bins": 16,
+}
+"""As published, narrower."""
+AUDIO_VAE_ODD: Config = {
+    "base_channels": 10,
+    "output_channels": 1,
+    "ch_mult": (3, 1),
+    "num_res_blocks": 1,
+    "in_channels": 1,
+    "latent_channels": 2,
+    "sample_rate": 22050,
+    "mel_hop_length": 256,
+    "mel_bins": 21,
+}
+"""One channel; too few levels for its compression: frames and bins are missing and are zeros."""
+
+
+def audio_vae(seed: int, **overrides: Any) -> Any:
+    """An audio autoencoder of random weights whose statistics are far from 0 and 1."""
+    network: Any = AutoencoderKLLTX2Audio(**overrides)
+    randomize(network, seed)
+    _draw_statistics(network, seed)
+    return network
+
+
+VOCODER: Config = {
+    "in_channels": 32,
+    "hidden_channels": 16,
+    "upsample_kernel_sizes": [16, 15],
+    "upsample_factors": [6, 5],
+    "resnet_kernel_sizes": [3, 7],
+    "resnet_dilations": [[1, 3], [1, 5]],
+    "output_sampling_rate": 24000,
+}
+"""As in LTX-2.0."""
+VOCODER_ODD: Config = {
+    "in_channels": 21,
+    "hidden_channels": 12,
+    "out_channels": 1,
+    "upsample_kernel_sizes": [5, 6],
+    "upsample_factors": [2, 3],
+    "resnet_kernel_sizes": [4],
+    "resnet_dilations": [[2, 3, 1]],
+    "act_fn": "snake",
+    "antialias": True,
+    "antialias_ratio": 3,
+    "antialias_kernel_size": 11,
+    "final_act_fn": "clamp",
+    "final_bias": False,
+    "output_sampling_rate": 8000,
+}
+"""One channel, even windows and odd filters, upsampling that leaves a sample over."""
+EXTENDED: Config = {
+    **VOCODER,
+    "upsample_kernel_sizes": [11, 4],
+    "upsample_factors": [5, 2],
+    "act_fn": "snakebeta",
+    "antialias": True,
+    "final_act_fn": None,
+    "final_bias": False,
+    "bwe_in_channels": 12,
+    "bwe_hidden_channels": 8,
+    "bwe_upsample_kernel_sizes": [12, 4],
+    "bwe_upsample_factors": [6, 2],
+    "bwe_resnet_kernel_sizes": [3],
+    "bwe_resnet_dilations": [[1, 3]],
+    "filter_length": 16,
+    "hop_length": 4,
+    "window_length": 16,
+    "num_mel_channels": 6,
+    "input_sampling_rate": 1000,
+    "output_sampling_rate": 3000,
+}
+"""As in LTX-2.3."""
+EXTENDED_ODD: Config = {
+    **VOCODER_ODD,
+    "bwe_in_channels": 5,
+    "bwe_out_channels": 1,
+    "bwe_hidden_channels": 8,
+    "bwe_upsample_kernel_sizes": [9],
+    "bwe_upsample_factors": [7],
+    "bwe_resnet_kernel_sizes": [3, 5],
+    "bwe_resnet_dilations": [[2], [1]],
+    "bwe_act_fn": "leaky_relu",
+    "bwe_leaky_relu_negative_slope": 0.3,
+    "bwe_antialias": False,
+    "bwe_final_act_fn": "tanh",
+    "bwe_final_bias": True,
+    "filter_length": 12,
+    "hop_length": 7,
+    "window_length": 12,
+    "num_mel_channels": 5,
+    "input_sampling_rate": 8000,
+    "output_sampling_rate": 8000,
+}
+"""The extension adds no rate, and a window steps over samples that do not divide by its step."""
+
+
+def vocoder(seed: int, **overrides: Any) -> Any:
+    """A vocoder of random weights, whose filters are not those that it is made with."""
+    kind = LTX2VocoderWithBWE if "filter_length" in overrides else LTX2Vocoder
+    network: Any = kind(**overrides)
+    randomize(network, seed)
+    generator = torch.Generator("cpu").manual_seed(seed)
+    for name, filter in network.named_buffers():
+        noise = torch.randn(filter.shape, generator=generator)
+        if name.endswith(".filter") and not name.startswith("resampler"):
+            filter.copy_(filter * (1 + 0.1 * noise))
+        elif name.endswith("basis"):
+            filter.copy_(noise.abs() if "mel_basis" in name else noise)
+    for name, parameter in network.named_parameters():
+        if "conv_out." in name:
+            parameter.data *= 0.1  # most samples inside [-1, 1]
+    return network
+
+
+def _draw_statistics(network: Any, seed: int) -> None:
     generator = torch.Generator("cpu").manual_seed(seed)
     channels = network.latents_mean.shape
     network.latents_mean.copy_(0.3 * torch.randn(channels, generator=generator))
     network.latents_std.copy_(0.5 + torch.rand(channels, generator=generator))
-    network.decoder.conv_out.conv.weight.data *= 0.5  # most pixels inside [-1, 1]
-    return network

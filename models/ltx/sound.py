@@ -1,0 +1,43 @@
+"""Sound of the latents of audio: spectrograms, then waveforms."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from models.ltx.audio_vae import LTX2AudioDecoder
+from models.ltx.vocoder import ExtendedVocoder, Vocoder
+
+Module = TypeVar("Module", bound=nnx.Module)
+
+
+class AudioParts(NamedTuple):
+    """Networks that sound is decoded by."""
+
+    vae: LTX2AudioDecoder
+    vocoder: Vocoder | ExtendedVocoder
+
+
+def decode_audio(
+    parts: AudioParts, latents: Float[Array, "batch tokens features"]
+) -> Float[Array, "batch channels samples"]:
+    """Decode tokens of audio, as the transformer has them; of -1 to 1 where the vocoder bounds it.
+
+    All of it is in float32, whatever the networks are stored in: errors of half precisions add up
+    over the vocoder's hundred convolutions in a row.
+    """
+    vae, vocoder = (_wide(part) for part in parts)
+    with jax.default_matmul_precision("highest"):
+        mel = vae(latents.astype(jnp.float32))
+        bins_of_all = mel.swapaxes(2, 3).reshape(*mel.shape[:2], -1)
+        return vocoder(bins_of_all).swapaxes(1, 2)
+
+
+def _wide(module: Module) -> Module:
+    """Return a network with its arrays in float32."""
+    graph, state = nnx.split(module)
+    return nnx.merge(graph, jax.tree.map(lambda array: array.astype(jnp.float32), state))
