@@ -15,10 +15,11 @@ from models.spec.controls import ControlKind
 from service.jobs.queue import Queue
 from service.jobs.redis.keys import PREFIX
 from service.jobs.scheduling.cost_model import CostKey, CostRow
-from tests.workers.polling import until
+from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
 from workers.engine.latency_stats import MAX_BUCKETS, LatencyStats, describe
+from workers.pool import cost_reporting
 from workers.pool.cost_reporting import (
     CONFIRM_S,
     KNOWN_S,
@@ -148,9 +149,10 @@ async def test_warm_up_measures_every_size(engine: Engine, layout: Layout) -> No
 
 
 async def test_batches_that_others_have_measured_are_not_tried_again(
-    engine: Engine, queue: Queue, empty_redis: Any
+    engine: Engine, queue: Queue, empty_redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One image is made even so: that shows that it can be."""
+    monkeypatch.setattr(cost_reporting, "MEASURE_S", DEADLINE_S)
     request = {**SMALL, "num_inference_steps": 20}
     await engine.warm_up([request])
     cost_reporter = CostReporter(engine, queue, "toy")
