@@ -68,10 +68,50 @@ def _control(rules: Renames) -> Renames:
     )
 
 
+def _face_adapters(*layers: str) -> Renames:
+    """Rules of Animate's attentions to a face."""
+    name = r"face_adapter\.(\d+)\."
+    return (
+        *(rule for one in layers for rule in _both(f"{name}to_{one}", rf"face_adapters.{one}[\1]")),
+        (rf"{name}norm_q\.weight", r"face_adapters.q_norm.scale[\1]"),
+        (rf"{name}norm_k\.weight", r"face_adapters.k_norm.scale[\1]"),
+    )
+
+
 RENAMES: Renames = (
     *_OWN,
     *_both("vace_patch_embedding", "control_patches_in"),
     *_both(r"vace_blocks\.0\.proj_in", "control_in"),
     *_both(rf"vace_{_BLOCK}proj_out", r"control_blocks.hint_out[\1]"),
     *_control(_OWN),
+    *_both("pose_patch_embedding", "pose_patches_in"),
+    *_face_adapters("q", "k", "v", "out"),
+    (r"(?:motion|face)_encoder\..+", ""),  # a network of its own
 )
+_MOTION, _FACE = r"motion_encoder\.", r"face_encoder\."
+
+
+def _motion_conv(name: str, path: str) -> Renames:
+    """A convolution of the motion encoder, whose bias lies with what follows it."""
+    return (
+        (rf"{_MOTION}{name}\.weight", f"motion.{path}.layer.kernel"),
+        (rf"{_MOTION}{name}\.act_fn\.bias", f"motion.{path}.layer.bias"),
+    )
+
+
+FACE_RENAMES: Renames = (
+    *_motion_conv("conv_in", "image_in"),
+    *_motion_conv(r"res_blocks\.(\d+)\.conv1", r"halving.\1.first"),
+    *_motion_conv(r"res_blocks\.(\d+)\.conv2", r"halving.\1.second"),
+    *_motion_conv(r"res_blocks\.(\d+)\.conv_skip", r"halving.\1.skip"),
+    *_motion_conv("conv_out", "style_out"),
+    *_both(rf"{_MOTION}motion_network\.(\d+)", r"motion.linears.\1"),
+    (rf"{_MOTION}motion_synthesis_weight", "motion.directions"),
+    *_both(rf"{_FACE}conv1_local", "convs.0"),
+    *_both(rf"{_FACE}conv2", "convs.1"),
+    *_both(rf"{_FACE}conv3", "convs.2"),
+    *_both(rf"{_FACE}out_proj", "out"),
+    (rf"{_FACE}padding_tokens", "learned"),
+    (r"(?!motion_encoder\.|face_encoder\.).+", ""),
+)
+"""Names in the same files → paths in Animate's `FaceEncoder`."""

@@ -347,8 +347,13 @@ class WanTransformer(nnx.Module):
 
     def tokens(self, patches_in: Conv, video: Video) -> Tokens:
         """Return a video's patches as padded tokens."""
-        x = convolved(patches_in, video.astype(patches_in.kernel.dtype))
-        return split(padded_tokens.pad(x.reshape(len(video), -1, self.config.width)), *SPLIT)
+        return self.padded(convolved(patches_in, video.astype(patches_in.kernel.dtype)))
+
+    def padded(self, patches: Float[Array, "batch frames rows columns width"]) -> Tokens:
+        """Return patches in a row, padded."""
+        return split(
+            padded_tokens.pad(patches.reshape(len(patches), -1, self.config.width)), *SPLIT
+        )
 
     def leave(
         self, inside: Inside, x: Tokens

@@ -68,6 +68,20 @@ VACE_1_3B: Config = {
 }
 """Wan 2.1 VACE 1.3B."""
 
+ANIMATE_14B: Config = {
+    **I2V_14B,
+    "_class_name": "WanAnimateTransformer3DModel",
+    "latent_channels": 16,
+    "face_encoder_hidden_dim": 1024,
+    "face_encoder_num_heads": 4,
+    "inject_face_latents_blocks": 5,
+    "motion_dim": 20,
+    "motion_encoder_dim": 512,
+    "motion_encoder_size": 512,
+    "motion_style_dim": 512,
+}
+"""Wan 2.2 Animate 14B, as diffusers' convert_wan_to_diffusers.py writes it."""
+
 UMT5_XXL: Config = {
     "architectures": ["UMT5EncoderModel"],
     "d_ff": 10240,

@@ -48,6 +48,7 @@ def scan(
     apply: Callable[..., Carry],
     *of_layers: Any,
     between: tuple[int, int] | None = None,
+    first: jax.Array | None = None,
 ) -> tuple[Carry, Carry]:
     """Runs the stacked layers in order: carry = apply(layer, carry, *of this layer).
 
@@ -56,6 +57,7 @@ def scan(
     Args:
         of_layers: what else each layer is given, stacked on a leading axis.
         between: the first layer to run and the one to stop at; None: all.
+        first: the layer that `between` counts from, in a scan inside another; None: 0.
     """
     graph, *states = nnx.split(layers, _stays_whole, ...)
     whole, parameters = states
@@ -70,9 +72,14 @@ def scan(
         own = jax.tree.map(lambda leaf: at(leaf, number), stacked)
         return one(carry, (number, *own))
 
-    has_whole = bool(jax.tree.leaves(whole))
+    has_whole, separate = bool(jax.tree.leaves(whole)), _are_separate(parameters)
     numbers, stacked = jnp.arange(*(between or (0, layers_of(layers)))), (parameters, *of_layers)
-    if _are_separate(parameters):
+    if first is not None:
+        if separate:
+            stacked = (_together(parameters, slice(None)), *of_layers)
+        unroll = separate or trace_options().unroll
+        return jax.lax.scan(numbered, carry, first + numbers, unroll=unroll)
+    if separate:
         some = slice(*(between or (None,)))
         cut = jax.tree.map(lambda leaf: leaf[some], of_layers)
         own = (numbers if has_whole else None, _together(parameters, some), *cut)

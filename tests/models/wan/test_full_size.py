@@ -12,7 +12,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 import torch
-from diffusers import WanTransformer3DModel, WanVACETransformer3DModel
+from diffusers import (
+    WanAnimateTransformer3DModel,
+    WanTransformer3DModel,
+    WanVACETransformer3DModel,
+)
 from flax import nnx
 from transformers import UMT5Config as TheirUMT5Config
 from transformers import UMT5EncoderModel
@@ -20,7 +24,10 @@ from transformers import UMT5EncoderModel
 from models.loading.abstract import abstract_module
 from models.text.umt5 import UMT5Config, UMT5Encoder
 from models.wan import published
+from models.wan.animate import AnimateTransformer, Guides
+from models.wan.animate_config import AnimateConfig
 from models.wan.config import WanConfig
+from models.wan.face_encoder import FaceEncoder
 from models.wan.network import WanTransformer
 from models.wan.prompts import prompt_embeds
 from models.wan.vace import Control, VaceTransformer
@@ -91,6 +98,35 @@ def test_vace_transformer(name: str, hints: int) -> None:
         control=Control(shape(23, 60, 104, config.vace_in_channels), shape(hints)),
     )
     assert velocity.shape == (2, 23, 60, 104, 16)
+    assert velocity.dtype == jnp.bfloat16
+
+
+def test_animate_transformer() -> None:
+    """Hold the parameters' number to diffusers', and trace a segment of 77 frames with its face."""
+    config = AnimateConfig.from_dict(published.ANIMATE_14B)
+    network = abstract_module(AnimateTransformer, config, param_dtype=jnp.bfloat16)
+    encoder = abstract_module(FaceEncoder, config)
+    with torch.device("meta"):
+        theirs = WanAnimateTransformer3DModel.from_config(dict(published.ANIMATE_14B))
+    count = sum(parameter.numel() for parameter in theirs.parameters())
+    assert parameters(network) + parameters(encoder) == count
+    faces = jax.ShapeDtypeStruct((77, 512, 512, 3), jnp.uint8)
+    face = nnx.eval_shape(lambda encoder, faces: encoder(faces, 2), encoder, faces)
+    assert face.shape == (2, 21, 5, 5120)
+
+    def shape(*sizes: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((2, *sizes), jnp.float32)
+
+    velocity = nnx.eval_shape(
+        lambda network, *inputs, guides: network(*inputs, guides=guides),
+        network,
+        shape(21, 90, 160, config.in_channels),
+        shape(),
+        shape(512, config.text_dim),
+        shape(257, config.image_dim),
+        guides=Guides(shape(20, 90, 160, 16), face),
+    )
+    assert velocity.shape == (2, 21, 90, 160, 16)
     assert velocity.dtype == jnp.bfloat16
 
 
