@@ -23,6 +23,9 @@ SPEC = "models.spec"
 SHARED = ("metrics", "retry", "exit_codes", "machine")
 """Files of `workers`, `deploy` and `deploy.bench` that every room there may import."""
 FRONT_END = "settings tracing jobs errors schemas"
+BELOW_FAMILIES = (
+    "adapters spec checkpoint parallel nn weights sampling interface text vision vae loading"
+)
 FLOORS: dict[str, dict[str, str]] = {
     "service": {
         "settings": "",
@@ -65,11 +68,8 @@ FLOORS: dict[str, dict[str, str]] = {
         "loading": "checkpoint weights nn parallel spec text vae",
         "adapters": "checkpoint nn parallel spec text weights",
         "upscale": "checkpoint loading nn spec weights",
-        **dict.fromkeys(
-            FAMILIES,
-            "adapters spec checkpoint parallel nn weights sampling interface text vision vae "
-            "loading",
-        ),
+        "flow": BELOW_FAMILIES,
+        **dict.fromkeys(FAMILIES, f"{BELOW_FAMILIES} flow"),
     },
     "models.adapters": {"files": ""},
     "models.nn": {

@@ -19,6 +19,13 @@ from models.checkpoint.key_mapping import Renames, source, split
 from models.nn.layers.parameterised import Conv, Linear
 from models.spec.lora import Expert
 
+DOTTED = ("transformer.", "diffusion_model.", "model.diffusion_model.", "base_model.model.")
+"""Prefixes of a denoising transformer's layers in files of diffusers, ComfyUI and fal."""
+UNDERSCORED = ("lora_unet_", "lora_transformer_")
+"""Prefixes of them in kohya's and OneTrainer's files."""
+OF_PEFT = ("diffusion_model.default.", "default.")
+"""Prefixes in files whose keys have PEFT's name of an adapter, `default`."""
+
 
 @dataclass(frozen=True)
 class Spelling:

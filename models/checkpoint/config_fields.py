@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import fields
-from typing import Any
+from typing import Any, ClassVar, Self
 
 OF_AVERAGING = frozenset(
     {
@@ -18,6 +18,29 @@ OF_AVERAGING = frozenset(
     }
 )
 """Fields that diffusers' training leaves in the file of averaged weights; no network reads them."""
+
+
+class TransformerConfig:
+    """Base of the configs of denoising transformers: dataclasses whose fields are diffusers'."""
+
+    WITHOUT_EFFECT: ClassVar[Set[str]] = frozenset()
+    """Keys of published configs that change nothing."""
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> Self:
+        """Read a checkpoint's config.
+
+        Raises: ValueError for a key that this network does not know, or a wrong value.
+        """
+        return cls(**arguments(cls, config, "transformer/config.json", cls.WITHOUT_EFFECT))
+
+    def check_whole(self, *names: str, least: int = 1) -> None:
+        """Check that fields are whole numbers of at least 0 or 1. Raises: ValueError."""
+        for name in names:
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                kind = "positive integer" if least else "whole number"
+                raise ValueError(f"{name} must be a {kind}, not {value!r}")
 
 
 def arguments(

@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -166,6 +166,19 @@ def read_defaults(folder: Path) -> dict[str, Any]:
     if not isinstance(defaults, dict):
         raise CheckpointError(f"{file}: defaults should be a JSON object of request fields")
     return defaults
+
+
+def chosen_defaults(
+    name: str, folder: Path, defaults: Mapping[str, Any], fields: Collection[str]
+) -> dict[str, Any]:
+    """Return the defaults that the checkpoint brings along, then the operator's.
+
+    Raises: ValueError: one is of no field of the model of that name.
+    """
+    chosen = {**read_defaults(folder), **defaults}
+    if unknown := sorted(chosen.keys() - fields):
+        raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
+    return chosen
 
 
 def read_qualities(folder: Path) -> dict[str, Quality]:

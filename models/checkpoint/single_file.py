@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from models.checkpoint.folder import PICKLED, CheckpointError
+from models.checkpoint.folder import PICKLED, CheckpointError, UnsupportedCheckpoint
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.safetensors import ComponentFiles, Shape, open_tensors
 
@@ -31,6 +31,32 @@ class NetworkFile(NamedTuple):
 
     files: ComponentFiles
     renames: Renames
+
+
+class FileFormat(NamedTuple):
+    """Format of single files of a family: how they name the arrays of its networks."""
+
+    model: str
+    """Name of the models, for messages."""
+    beginnings: str
+    """Beginnings of the transformer's keys behind a prefix, for messages."""
+    namings: Mapping[str, Sequence[Naming]]
+    """Ways of naming each network, by its name in the pipeline; one is `transformer`."""
+
+    def parts(self, file: Path) -> dict[str, NetworkFile]:
+        """Return the networks of a file.
+
+        Raises:
+            UnsupportedCheckpoint: there is no transformer of that family in it.
+            CheckpointError: pickled, damaged or not there.
+        """
+        found = parts_of(file, self.namings)
+        if "transformer" not in found:
+            raise UnsupportedCheckpoint(
+                f"{file}: no {self.model} transformer in it; its keys would begin with "
+                f"{self.beginnings}, behind model.diffusion_model or nothing"
+            )
+        return found
 
 
 def parts_of(file: Path, namings: Mapping[str, Sequence[Naming]]) -> dict[str, NetworkFile]:

@@ -7,7 +7,7 @@ x-flux (src/flux/modules/layers.py) for those of its processors.
 from __future__ import annotations
 
 from models.adapters.clip_names import clip_spelling
-from models.adapters.layer_names import Spelling
+from models.adapters.layer_names import DOTTED, UNDERSCORED, Spelling
 from models.checkpoint.authors_names import Fused
 from models.flux.authors_names import DOUBLE, IMAGE, JOINED, LAYERS, SINGLE, SWAPPED, TEXT
 from models.flux.key_mapping import RENAMES
@@ -24,8 +24,8 @@ _XLABS_NAMES: Fused = {
 TRANSFORMER = Spelling(
     network="transformer",
     renames=RENAMES,
-    dotted=("transformer.", "diffusion_model.", "model.diffusion_model.", "base_model.model.", ""),
-    underscored=("lora_unet_", "lora_transformer_"),
+    dotted=(*DOTTED, ""),
+    underscored=UNDERSCORED,
     fused=lambda network: {**LAYERS, **_XLABS_NAMES},
     swapped=SWAPPED,
     narrow=lambda network: {"x_embedder": 4 * network.config.latent_channels},

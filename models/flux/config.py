@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from models.checkpoint.config_fields import arguments
-
-_SIZES = (
-    "in_channels",
-    "attention_head_dim",
-    "num_attention_heads",
-    "joint_attention_dim",
-    "pooled_projection_dim",
-)
+from models.checkpoint.config_fields import TransformerConfig
 
 
 @dataclass(frozen=True)
-class FluxConfig:
+class FluxConfig(TransformerConfig):
     """The fields of diffusers' FluxTransformer2DModel config, with its defaults (FLUX.1-dev's)."""
 
     in_channels: int = 64
@@ -42,12 +32,14 @@ class FluxConfig:
     """Channels of a token's velocity: four times the latent channels. None: as many as come in."""
 
     def __post_init__(self) -> None:
-        for name in ("num_layers", "num_single_layers"):
-            if type(getattr(self, name)) is not int or getattr(self, name) < 0:
-                raise ValueError(f"{name} must be a whole number, not {getattr(self, name)!r}")
-        for name in _SIZES:
-            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a positive integer, not {getattr(self, name)!r}")
+        self.check_whole("num_layers", "num_single_layers", least=0)
+        self.check_whole(
+            "in_channels",
+            "attention_head_dim",
+            "num_attention_heads",
+            "joint_attention_dim",
+            "pooled_projection_dim",
+        )
         if self.patch_size != 1:
             raise ValueError(f"patch_size {self.patch_size}: Flux packs its latents, it must be 1")
         for name, channels in (("in_channels", self.in_channels), ("out_channels", self.velocity)):
@@ -75,11 +67,3 @@ class FluxConfig:
     def latent_channels(self) -> int:
         """Channels of the VAE's latents; a token packs 2 × 2 of their pixels."""
         return self.velocity // 4
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> FluxConfig:
-        """Read a checkpoint's config.
-
-        Raises: ValueError for a key that this network does not know, or a wrong value.
-        """
-        return cls(**arguments(cls, config, "transformer/config.json"))

@@ -17,7 +17,7 @@ from models.flux.image_conditioning import image_tokens, seen_beside
 from models.flux.image_inputs import ImageDraws
 from models.flux.prompts import read_texts
 from models.flux.redux import PIXELS, counted_text, image_prompt_inputs, with_images
-from models.flux.request import FluxRequest, plan_of, steps_of
+from models.flux.request import FluxRequest, steps_of
 from models.flux.tools import PLAIN, Tool
 from models.interface.denoising_pipeline import Draft, each_alone
 from models.interface.image_prompts import requested_image_prompts
@@ -95,7 +95,7 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         texts = read_texts(request, self.tokenizers, self._clip_tokens)
         tokens = h * w // 4
         from_image = self.tool.starts_from_image and "image" in images
-        plan = plan_of(request, self.scheduler, tokens, from_image=from_image)
+        plan = request.plan(self.scheduler, tokens, request.begun(from_image=from_image))
         generator = TorchGenerator(request.seed)
         draws = ImageDraws(generator, h, w, self.config.latent_channels, self.dtype)
         inputs = {

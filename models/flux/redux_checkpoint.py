@@ -8,10 +8,11 @@ from pathlib import Path
 
 from models.checkpoint.folder import CheckpointError, read_config
 from models.checkpoint.hub import PATTERNS, resolve
-from models.checkpoint.key_mapping import Renames
 from models.checkpoint.safetensors import ComponentFiles
-from models.flux.redux import RENAMES, ReduxConfig
+from models.flow.load import Network
+from models.flux.redux import RENAMES, ReduxConfig, ReduxImageEncoder
 from models.loading.sources import ImagePromptSource
+from models.spec.image_prompts import ImagePrompt
 from models.vision import siglip
 from models.vision.preprocess import SIGLIP, ClipPreprocessor
 
@@ -28,10 +29,15 @@ class ReduxCheckpoint:
     config: ReduxConfig
     siglip: siglip.SiglipVisionConfig
     preprocessor: ClipPreprocessor
-    places: Mapping[str, tuple[Path | ComponentFiles, Renames]]
-    """Places of the arrays, and their names there, by network."""
+    networks: Mapping[str, Network]
+    """Networks of a Flux that it is, by name."""
     files: tuple[Path, ...]
     """Folders and files that it consists of."""
+
+    @property
+    def image_prompts(self) -> Mapping[str, ImagePrompt]:
+        """Image prompts of a spec, by name."""
+        return {self.name: ImagePrompt(tokens=self.siglip.tokens, summed=True)}
 
     @classmethod
     def read(cls, sources: Mapping[str, ImagePromptSource], joint: int) -> ReduxCheckpoint | None:
@@ -96,12 +102,17 @@ def _checkpoint(
     """Args: encoder: folders of the image encoder and of its preprocessor's config."""
     folder, preprocessor = encoder
     files = embedder.files if isinstance(embedder, ComponentFiles) else (embedder,)
+    vision = siglip.SiglipVisionConfig.from_dict(read_config(folder.parent, folder.name))
+    reader, embeds = siglip.SiglipVisionModel, ReduxImageEncoder
     return ReduxCheckpoint(
         name,
         config,
-        siglip.SiglipVisionConfig.from_dict(read_config(folder.parent, folder.name)),
+        vision,
         ClipPreprocessor.read(preprocessor, SIGLIP),
-        {"image_encoder": (folder, siglip.RENAMES), "image_embedder": (embedder, RENAMES)},
+        {
+            "image_encoder": Network(reader, (vision,), folder, siglip.RENAMES, by_size=True),
+            "image_embedder": Network(embeds, (config,), embedder, RENAMES, by_size=True),
+        },
         tuple(dict.fromkeys((*files, folder, preprocessor))),
     )
 

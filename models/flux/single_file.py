@@ -6,16 +6,7 @@ in any case. Source: ComfyUI (comfy/supported_models.py, class Flux) for the pre
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
-from models.checkpoint.folder import UnsupportedCheckpoint
-from models.checkpoint.single_file import (
-    TRANSFORMER_PREFIXES,
-    Naming,
-    NetworkFile,
-    parts_of,
-)
+from models.checkpoint.single_file import TRANSFORMER_PREFIXES, FileFormat, Naming
 from models.flux.authors_names import AUTHORS_RENAMES
 from models.flux.key_mapping import RENAMES
 from models.text import clip, t5
@@ -23,40 +14,20 @@ from models.vae.config import VaeConfig
 from models.vae.original_keys import vae_renames
 
 
-def parts(file: Path, vae: VaeConfig) -> Mapping[str, NetworkFile]:
-    """Return the networks of a file by their names in the pipeline.
-
-    Raises:
-        UnsupportedCheckpoint: there is no Flux transformer in it.
-        CheckpointError: pickled, damaged or not there.
-    """
-    found = parts_of(
-        file,
+def format_of(vae: VaeConfig) -> FileFormat:
+    """Return the format of files."""
+    clip_prefix, t5_prefix = (f"text_encoders.{name}.transformer." for name in ("clip_l", "t5xxl"))
+    clip_mark, t5_mark = (f"{name}.final_layer_norm.weight" for name in ("text_model", "encoder"))
+    return FileFormat(
+        "Flux",
+        "double_blocks or transformer_blocks",
         {
             "transformer": (
                 Naming(TRANSFORMER_PREFIXES, "img_in.weight", AUTHORS_RENAMES),
                 Naming(TRANSFORMER_PREFIXES, "x_embedder.weight", RENAMES),
             ),
-            "clip": (
-                Naming(
-                    ("text_encoders.clip_l.transformer.",),
-                    "text_model.final_layer_norm.weight",
-                    clip.UNPROJECTED_RENAMES,
-                ),
-            ),
-            "t5": (
-                Naming(
-                    ("text_encoders.t5xxl.transformer.",),
-                    "encoder.final_layer_norm.weight",
-                    t5.RENAMES,
-                ),
-            ),
+            "clip": (Naming((clip_prefix,), clip_mark, clip.UNPROJECTED_RENAMES),),
+            "t5": (Naming((t5_prefix,), t5_mark, t5.RENAMES),),
             "vae": (Naming(("vae.",), "decoder.conv_in.weight", vae_renames(vae)),),
         },
     )
-    if "transformer" not in found:
-        raise UnsupportedCheckpoint(
-            f"{file}: no Flux transformer in it; its keys would begin with double_blocks or "
-            "transformer_blocks, behind model.diffusion_model or nothing"
-        )
-    return found

@@ -6,21 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from models.checkpoint.folder import fingerprint, read_defaults
+from models.checkpoint.folder import chosen_defaults, fingerprint
+from models.flow.spec import BUCKET_FIELDS, DEFAULT_LATENTS_PX, image_limits
 from models.flux.config import FluxConfig
 from models.flux.redux import MAX_IMAGES
 from models.flux.request import MAX_SEQUENCE_LENGTH
 from models.flux.tools import PLAIN, Tool
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.image_prompts import FIELD, ImagePrompt
-from models.spec.model_spec import Limits, ModelSpec, Need
+from models.spec.model_spec import ModelSpec, Need
 from models.spec.quality_presets import LEVERS, Lever
 from models.vae.config import VaeConfig
 
 Value = TypeVar("Value")
-
-DEFAULT_LATENTS_PX = 128
-"""The side of an image in latents where the request names none, as in diffusers' FluxPipeline."""
 
 NO_IMAGE_PROMPTS: Mapping[str, ImagePrompt] = {}
 
@@ -33,11 +31,11 @@ NEEDS: Mapping[str, tuple[Need, ...]] = {
 
 
 def make_spec(
-    name: str,
-    sources: tuple[Path, ...],
     config: FluxConfig,
     vae: VaeConfig,
     scheduler: FlowMatchEuler,
+    name: str,
+    sources: tuple[Path, ...],
     defaults: Mapping[str, Any],
     tool: Tool = PLAIN,
     image_prompts: Mapping[str, ImagePrompt] = NO_IMAGE_PROMPTS,
@@ -49,12 +47,10 @@ def make_spec(
         image_prompts: that it reads, by name.
     """
     side = DEFAULT_LATENTS_PX * vae.downsampling
-    chosen = {**read_defaults(sources[0]), **defaults}
     fields = fields_of(config, tool) | ({FIELD} if image_prompts else set())
-    unknown = sorted(chosen.keys() - fields)
-    if unknown:
-        raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
+    chosen = chosen_defaults(name, sources[0], defaults, fields)
     distilled_in_time = not (config.guidance_embeds or scheduler.use_dynamic_shifting)
+    most_prompts = MAX_IMAGES if image_prompts else 0
     own = {
         "width": side,
         "height": side,
@@ -76,19 +72,12 @@ def make_spec(
         },
         needed=tool.needed,
         needs=_among(fields, NEEDS),
-        limits=Limits(
-            size_multiple_px=2 * vae.downsampling,
-            min_side_px=2 * vae.downsampling,
-            max_side_px=2 * side,
-            max_pixels=4 * side * side,
-            max_steps=1000,
-            max_images=16,
-            max_sequence_length=MAX_SEQUENCE_LENGTH,
-            max_image_prompts=MAX_IMAGES if image_prompts else 0,
+        limits=image_limits(
+            2 * vae.downsampling, 2 * side, MAX_SEQUENCE_LENGTH, max_image_prompts=most_prompts
         ),
         read_pixels=tool.read_pixels,
         image_prompts=image_prompts,
-        bucket_fields=("width", "height", "max_sequence_length"),
+        bucket_fields=BUCKET_FIELDS,
         fingerprint=fingerprint(*sources),
     )
 

@@ -5,15 +5,15 @@ Source: diffusers, loaders/lora_conversion_utils.py, for the prefixes of its tra
 
 from __future__ import annotations
 
-from models.adapters.layer_names import Spelling
+from models.adapters.layer_names import DOTTED, UNDERSCORED, Spelling
 from models.flux2.authors_names import LAYERS, SWAPPED
 from models.flux2.key_mapping import RENAMES
 
 TRANSFORMER = Spelling(
     network="transformer",
     renames=RENAMES,
-    dotted=("transformer.", "diffusion_model.", "model.diffusion_model.", "base_model.model.", ""),
-    underscored=("lora_unet_", "lora_transformer_"),
+    dotted=(*DOTTED, ""),
+    underscored=UNDERSCORED,
     fused=lambda network: LAYERS,
     swapped=SWAPPED,
     unread=("norm",),

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from models.checkpoint.config_fields import arguments
+from models.checkpoint.config_fields import TransformerConfig
 
 AXES = 4
 """Numbers of a token's position: time, row, column, and place in the text."""
 
-_SIZES = (
-    "in_channels",
-    "attention_head_dim",
-    "num_attention_heads",
-    "joint_attention_dim",
-    "timestep_guidance_channels",
-)
-
 
 @dataclass(frozen=True)
-class Flux2Config:
+class Flux2Config(TransformerConfig):
     """The fields of diffusers' Flux2Transformer2DModel config, with its defaults (dev's)."""
 
     patch_size: int = 1
@@ -47,12 +37,14 @@ class Flux2Config:
     guidance_embeds: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("num_layers", "num_single_layers"):
-            if type(getattr(self, name)) is not int or getattr(self, name) < 0:
-                raise ValueError(f"{name} must be a whole number, not {getattr(self, name)!r}")
-        for name in _SIZES:
-            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a positive integer, not {getattr(self, name)!r}")
+        self.check_whole("num_layers", "num_single_layers", least=0)
+        self.check_whole(
+            "in_channels",
+            "attention_head_dim",
+            "num_attention_heads",
+            "joint_attention_dim",
+            "timestep_guidance_channels",
+        )
         if self.patch_size != 1:
             raise ValueError(f"patch_size {self.patch_size} must be 1: latents come packed")
         if self.in_channels % 4:
@@ -80,11 +72,3 @@ class Flux2Config:
     def inner(self) -> int:
         """Features in the middle of a feed-forward."""
         return int(self.width * self.mlp_ratio)
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> Flux2Config:
-        """Read a checkpoint's config.
-
-        Raises: ValueError for a key that this network does not know, or a wrong value.
-        """
-        return cls(**arguments(cls, config, "transformer/config.json"))

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from models.flux2.adapter_names import SPELLINGS
 from models.flux2.latents import image_ids, text_ids
 from models.flux2.references import read_references
-from models.flux2.request import Flux2Request, plan_of, steps_of
+from models.flux2.request import Flux2Request, empirical_mu, steps_of
 from models.interface.denoising_pipeline import Draft, each_alone
 from models.interface.images import to_uint8
 from models.interface.pipeline import Fields, PyTree
@@ -78,6 +78,8 @@ class Flux2Pipeline(LatentImagePipeline[Flux2Networks]):
         h, w = self.grid_of(width=request.width, height=request.height)
         texts, limit = request.prompts, request.max_sequence_length
         read, tokens = self.tokenizer.encode_with_mask([*texts.values()], limit), h * w // 4
+        mu = empirical_mu(tokens, request.num_inference_steps)
+        plan = request.plan(self.scheduler, tokens, mu=mu)
         multiple = self.spec.limits.size_multiple_px
         references = read_references(images, multiple)
         grids = [tuple(side // multiple for side in pixels.shape[:2]) for pixels in references]
@@ -91,7 +93,7 @@ class Flux2Pipeline(LatentImagePipeline[Flux2Networks]):
                 "noise": self._noise(request.seed, h // 2, w // 2),
                 **{f"{REFERENCE}{index}": pixels for index, pixels in enumerate(references)},
             },
-            steps_of(request, plan_of(request, self.scheduler, tokens), self.scheduler.solver),
+            steps_of(request, plan, self.scheduler.solver),
             request.width,
             request.height,
             request.seed,

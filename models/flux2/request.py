@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from models.flux2.references import FURTHER, IMAGE
-from models.interface.flow_request import check_sigmas, planned
+from models.interface.flow_request import FlowRequest, step_table, times_of
 from models.interface.pipeline import Step
 from models.interface.request import REQUEST, served_fields
-from models.interface.solver_step import step_values
 from models.interface.step_program import StepProgram
 from models.sampling.base import Plan
-from models.sampling.flow_match import FlowMatchEuler
 from models.sampling.solver import Solver
-from models.spec.field_types import Count, NoiseLevel, Pixels, Scale, Seed
+from models.spec.field_types import Count, Scale
 
 MAX_SEQUENCE_LENGTH = 512
 """Text tokens at most, the chat's own among them: what the network was trained with."""
@@ -26,55 +23,24 @@ MANY_TOKENS = 4300
 """Tokens of an image beyond which the shift does not go by the number of steps."""
 
 
-@dataclass(frozen=True, config=REQUEST)
-class Flux2Request:
+@dataclass(frozen=True, kw_only=True, config=REQUEST)
+class Flux2Request(FlowRequest):
     """Image. Names are diffusers' arguments of Flux2KleinPipeline."""
 
-    prompt: str
-    seed: Seed
-    width: Pixels
-    height: Pixels
-    num_inference_steps: Count
     max_sequence_length: Annotated[Count, Field(le=MAX_SEQUENCE_LENGTH)]
     guidance_scale: Scale = 1.0
     """Scale of classifier-free guidance; distilled checkpoints have none."""
-    negative_prompt: str | None = None
-    sigmas: tuple[NoiseLevel, ...] | None = None
-
-    def __post_init__(self) -> None:
-        """Raises: RequestError: the sigmas are no schedule of a flow."""
-        check_sigmas(self.sigmas)
 
     @property
-    def prompts(self) -> dict[str, str]:
-        """Texts by field: the prompt, and with guidance the negative prompt."""
-        guided = self.guidance_scale > 1
-        negative = {"negative_prompt": self.negative_prompt or ""} if guided else {}
-        return {"prompt": self.prompt, **negative}
+    def guided(self) -> bool:
+        """Return whether both prompts count."""
+        return self.guidance_scale > 1
 
 
 FIELDS = served_fields(Flux2Request, IMAGE, FURTHER)
 """Request fields of FLUX.2 klein."""
 GUIDANCE = frozenset({"guidance_scale", "negative_prompt"})
 """Fields of a second pass with a negative prompt, which distilled checkpoints do not have."""
-
-
-def plan_of(request: Flux2Request, scheduler: FlowMatchEuler, tokens: int) -> Plan:
-    """The schedule. Raises: RequestError.
-
-    Args:
-        tokens: of the image that is drawn.
-    """
-    steps = request.num_inference_steps
-    return planned(
-        scheduler,
-        steps,
-        request.sigmas,
-        None,
-        tokens=tokens,
-        fields=FIELDS,
-        mu=empirical_mu(tokens, steps),
-    )
 
 
 def empirical_mu(tokens: int, steps: int) -> float:
@@ -93,12 +59,9 @@ def empirical_mu(tokens: int, steps: int) -> float:
 
 def steps_of(request: Flux2Request, plan: Plan, solver: Solver) -> tuple[Step, ...]:
     """The table of steps."""
-    program = StepProgram("transformer", len(request.prompts) > 1, solver)
-    # diffusers divides by 1000 on the way into the network and multiplies again inside it.
-    thousand = np.float32(1000)
-    times = plan.timesteps / thousand * thousand
-    scale = np.float32(request.guidance_scale)
-    return tuple(
-        Step(program, {"timestep": time, "guidance_scale": scale, **step_values(plan, i)})
-        for i, time in enumerate(times)
+    return step_table(
+        plan,
+        [StepProgram("transformer", request.guided, solver)] * len(plan),
+        timestep=times_of(plan),
+        guidance_scale=request.guidance_scale,
     )

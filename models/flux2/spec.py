@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.folder import fingerprint, read_defaults
+from models.checkpoint.folder import chosen_defaults, fingerprint
+from models.flow.spec import BUCKET_FIELDS, DEFAULT_LATENTS_PX, image_limits
 from models.flux2.references import FURTHER, IMAGE, LEAST_SIDE_PX, MOST_PIXELS, MOST_RATIO
 from models.flux2.request import FIELDS, GUIDANCE, MAX_SEQUENCE_LENGTH
-from models.spec.model_spec import Limits, ModelSpec, Need
+from models.spec.model_spec import ModelSpec, Need
 from models.vae.config import VaeConfig
 
-DEFAULT_LATENTS_PX = 128
-"""The side of an image in latents where the request names none: 1024 pixels, as in diffusers."""
 DISTILLED: Mapping[str, Any] = {"num_inference_steps": 4}
 BASE: Mapping[str, Any] = {"num_inference_steps": 50, "guidance_scale": 4.0}
 """Defaults of its authors' pages, and of diffusers' Flux2KleinPipeline."""
@@ -24,9 +23,9 @@ NEEDS = {"negative_prompt": (Need(field="guidance_scale", above=1),)}
 
 
 def make_spec(
+    vae: VaeConfig,
     name: str,
     sources: tuple[Path, ...],
-    vae: VaeConfig,
     defaults: Mapping[str, Any],
     *,
     is_distilled: bool,
@@ -38,10 +37,7 @@ def make_spec(
     """
     token, side = 2 * vae.downsampling, DEFAULT_LATENTS_PX * vae.downsampling
     fields = FIELDS - GUIDANCE if is_distilled else FIELDS
-    chosen = {**read_defaults(sources[0]), **defaults}
-    unknown = sorted(chosen.keys() - fields)
-    if unknown:
-        raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
+    chosen = chosen_defaults(name, sources[0], defaults, fields)
     own = {
         "width": side,
         "height": side,
@@ -57,19 +53,12 @@ def make_spec(
         sized_by_image=("image-to-image",),
         sized_within_px=MOST_PIXELS,
         needs={} if is_distilled else NEEDS,
-        limits=Limits(
-            size_multiple_px=token,
-            min_side_px=token,
-            max_side_px=2 * side,
-            max_pixels=4 * side * side,
-            max_steps=1000,
-            max_images=16,
-            max_sequence_length=MAX_SEQUENCE_LENGTH,
-            max_reference_images=MAX_REFERENCES,
+        limits=image_limits(
+            token, 2 * side, MAX_SEQUENCE_LENGTH, max_reference_images=MAX_REFERENCES
         ),
         least_side_px=dict.fromkeys((IMAGE, FURTHER), max(LEAST_SIDE_PX, token)),
         most_ratio=dict.fromkeys((IMAGE, FURTHER), MOST_RATIO),
         read_pixels=dict.fromkeys((IMAGE, FURTHER), MOST_PIXELS),
-        bucket_fields=("width", "height", "max_sequence_length"),
+        bucket_fields=BUCKET_FIELDS,
         fingerprint=fingerprint(*sources),
     )

@@ -1,13 +1,83 @@
-"""Schedules of requests to models of flows, with errors that name the request's field."""
+"""Requests to models of flows: their common fields, schedules and steps."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields as fields_of
 
-from models.interface.pipeline import RequestError
+import numpy as np
+from jaxtyping import Float32
+from numpy.typing import ArrayLike
+from pydantic.dataclasses import dataclass
+
+from models.interface.pipeline import RequestError, Step
+from models.interface.request import REQUEST
+from models.interface.solver_step import step_values
+from models.interface.step_program import StepProgram
 from models.sampling.base import Plan
 from models.sampling.flow_match import FlowMatchEuler
+from models.spec.field_types import Count, NoiseLevel, Pixels, Seed, Strength
+
+
+@dataclass(frozen=True, kw_only=True, config=REQUEST)
+class FlowRequest(ABC):
+    """Base of requests for one image. Names are diffusers' arguments."""
+
+    prompt: str
+    seed: Seed
+    width: Pixels
+    height: Pixels
+    num_inference_steps: Count
+    max_sequence_length: Count
+    negative_prompt: str | None = None
+    sigmas: tuple[NoiseLevel, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises: RequestError: the sigmas are no schedule of a flow."""
+        check_sigmas(self.sigmas)
+
+    @property
+    @abstractmethod
+    def guided(self) -> bool:
+        """Return whether the network answers a negative prompt, too."""
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """Texts by field: the prompt, and with guidance the negative prompt."""
+        negative = {"negative_prompt": self.negative_prompt or ""} if self.guided else {}
+        return {"prompt": self.prompt, **negative}
+
+    def plan(
+        self,
+        scheduler: FlowMatchEuler,
+        tokens: int,
+        strength: float | None = None,
+        mu: float | None = None,
+    ) -> Plan:
+        """The schedule; arguments and errors as of `planned`."""
+        names = {field.name for field in fields_of(self)}
+        return planned(
+            scheduler,
+            self.num_inference_steps,
+            self.sigmas,
+            strength,
+            tokens=tokens,
+            fields=names,
+            mu=mu,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, config=REQUEST)
+class FlowImageRequest(FlowRequest):
+    """Base of requests that may begin with an image beneath the noise."""
+
+    strength: Strength | None = None
+
+    def begun(self, *, from_image: bool) -> float | None:
+        """Strength of image to image, for `plan`; None: from noise alone."""
+        return (self.strength or 1.0) if from_image else None
 
 
 def check_sigmas(sigmas: Sequence[float] | None) -> None:
@@ -49,3 +119,36 @@ def planned(
         raise RequestError(
             field if field in fields else "num_inference_steps", str(error).removeprefix(field)
         ) from error
+
+
+def times_of(plan: Plan) -> Float32[np.ndarray, " steps"]:
+    """Times of the steps, 0 to 1000, as networks of diffusers have them.
+
+    It divides by 1000 on the way into the network and multiplies again inside it.
+    """
+    thousand = np.float32(1000)
+    return plan.timesteps / thousand * thousand
+
+
+def step_table(
+    plan: Plan, programs: Sequence[StepProgram], **values: ArrayLike
+) -> tuple[Step, ...]:
+    """Return the table of steps.
+
+    Args:
+        programs: one a step.
+        values: for the network and for guidance: one a step, or one for all.
+    """
+    columns = {
+        name: np.broadcast_to(np.asarray(value, np.float32), len(plan))
+        for name, value in values.items()
+    }
+    return tuple(
+        Step(program, {**{name: of[i] for name, of in columns.items()}, **step_values(plan, i)})
+        for i, program in enumerate(programs)
+    )
+
+
+def kept_scales(plan: Plan) -> Mapping[str, Float32[np.ndarray, " steps"]]:
+    """Scales of the part of an image that a mask keeps, after each step."""
+    return {"clean_scale": plan.clean_scale[1:], "noise_scale": plan.noise_scale[1:]}

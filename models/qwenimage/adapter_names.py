@@ -5,17 +5,14 @@ Source: diffusers, loaders/lora_conversion_utils.py, for the prefixes of its tra
 
 from __future__ import annotations
 
-from models.adapters.layer_names import Spelling
+from models.adapters.layer_names import DOTTED, OF_PEFT, UNDERSCORED, Spelling
 from models.qwenimage.key_mapping import RENAMES
 
 TRANSFORMER = Spelling(
     network="transformer",
     renames=RENAMES,
-    dotted=(
-        *("transformer.", "diffusion_model.", "model.diffusion_model.", "base_model.model."),
-        *("diffusion_model.default.", "default.", ""),
-    ),
-    underscored=("lora_unet_", "lora_transformer_"),
+    dotted=(*DOTTED, *OF_PEFT, ""),
+    underscored=UNDERSCORED,
 )
 
 SPELLINGS = (TRANSFORMER,)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.folder import fingerprint, read_defaults
+from models.checkpoint.folder import chosen_defaults, fingerprint
 from models.spec.model_spec import Limits, ModelSpec, Need
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.latents import Grid
@@ -46,10 +46,7 @@ def make_spec(
     grid = Grid.of(checkpoint.transformer, checkpoint.vae)
     limits = _with_control(limits_of(grid), checkpoint)
     fields = fields_of(checkpoint)
-    chosen = {**read_defaults(sources[0]), **defaults}
-    unknown = sorted(chosen.keys() - fields)
-    if unknown:
-        raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
+    chosen = chosen_defaults(name, sources[0], defaults, fields)
     return ModelSpec(
         name=name,
         family="wan",

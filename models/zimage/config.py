@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from models.checkpoint.config_fields import arguments
+from models.checkpoint.config_fields import TransformerConfig
 
 PATCH = 2
 """Rows and columns of latents that one token packs: diffusers' pipeline has no other."""
@@ -15,8 +13,6 @@ MULTIPLE = 32
 MOST_CONDITION = 256
 """Maximum width of the vector that modulates the blocks."""
 
-_SIZES = ("in_channels", "dim", "n_layers", "n_heads", "cap_feat_dim")
-
 
 def filled(tokens: int) -> int:
     """Return that many tokens and those that fill them up."""
@@ -24,7 +20,7 @@ def filled(tokens: int) -> int:
 
 
 @dataclass(frozen=True)
-class ZImageConfig:
+class ZImageConfig(TransformerConfig):
     """The fields of diffusers' ZImageTransformer2DModel config, with its defaults."""
 
     all_patch_size: tuple[int, ...] = (2,)
@@ -50,11 +46,8 @@ class ZImageConfig:
     """Positions along each of them."""
 
     def __post_init__(self) -> None:
-        for name in _SIZES:
-            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a positive integer, not {getattr(self, name)!r}")
-        if type(self.n_refiner_layers) is not int or self.n_refiner_layers < 0:
-            raise ValueError(f"n_refiner_layers must be a whole number: {self.n_refiner_layers!r}")
+        self.check_whole("in_channels", "dim", "n_layers", "n_heads", "cap_feat_dim")
+        self.check_whole("n_refiner_layers", least=0)
         if (self.all_patch_size, self.all_f_patch_size) != ((PATCH,), (1,)):
             raise ValueError(
                 f"all_patch_size {self.all_patch_size} and all_f_patch_size "
@@ -81,11 +74,3 @@ class ZImageConfig:
     def condition(self) -> int:
         """Width of the vector that modulates the blocks."""
         return min(self.dim, MOST_CONDITION)
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> ZImageConfig:
-        """Read a checkpoint's config.
-
-        Raises: ValueError for a key that this network does not know, or a wrong value.
-        """
-        return cls(**arguments(cls, config, "transformer/config.json"))

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from models.interface.denoising_pipeline import Draft, each_alone
-from models.interface.flow_request import planned
 from models.interface.image_start import draw_noise, first_latents, image_inputs
 from models.interface.pipeline import Fields, PyTree
 from models.interface.request import read_request
@@ -32,7 +31,7 @@ from models.vae.latent_images import LatentImagePipeline
 from models.zimage.adapter_names import SPELLINGS
 from models.zimage.config import PATCH, ZImageConfig, filled
 from models.zimage.latents import pack, unpack
-from models.zimage.request import FIELDS, ZImageRequest, steps_of
+from models.zimage.request import ZImageRequest, steps_of
 
 
 class ZImageNetworks(NamedTuple):
@@ -76,14 +75,8 @@ class ZImagePipeline(LatentImagePipeline[ZImageNetworks]):
         h, w = self.grid_of(width=request.width, height=request.height)
         texts, limit = request.prompts, request.max_sequence_length
         read, tokens = self.tokenizer.encode_with_mask([*texts.values()], limit), h * w // PATCH**2
-        plan = planned(
-            self.scheduler,
-            request.num_inference_steps,
-            request.sigmas,
-            (request.strength or 1.0) if "image" in images else None,
-            tokens=tokens,
-            fields=FIELDS,
-        )
+        strength = request.begun(from_image="image" in images)
+        plan = request.plan(self.scheduler, tokens, strength)
         return Draft(
             f"{request.width}x{request.height},text={limit},prompts={len(texts)}"
             + (",masked" if "mask_image" in images else ""),

@@ -7,13 +7,9 @@ single_file_utils.py for the keys that differ from its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
 from models.checkpoint.authors_names import Fused, authors_renames
-from models.checkpoint.folder import UnsupportedCheckpoint
 from models.checkpoint.key_mapping import Renames
-from models.checkpoint.single_file import TRANSFORMER_PREFIXES, Naming, NetworkFile, parts_of
+from models.checkpoint.single_file import TRANSFORMER_PREFIXES, FileFormat, Naming
 from models.vae.config import VaeConfig
 from models.vae.original_keys import vae_renames
 from models.zimage.key_mapping import RENAMES, STACKS
@@ -42,28 +38,19 @@ COMFYS_RENAMES: Renames = (
 )
 
 
-def parts(file: Path, vae: VaeConfig, text_encoder: Renames) -> Mapping[str, NetworkFile]:
-    """Return the networks of a file by their names in the pipeline.
+def format_of(vae: VaeConfig, text_encoder: Renames) -> FileFormat:
+    """Return the format of files.
 
     Args:
         text_encoder: names of its arrays.
-
-    Raises:
-        UnsupportedCheckpoint: there is no Z-Image transformer in it.
-        CheckpointError: pickled, damaged or not there.
     """
     mark, prefix = "layers.0.adaLN_modulation.0.weight", "text_encoders.qwen3_4b.transformer."
-    found = parts_of(
-        file,
+    return FileFormat(
+        "Z-Image",
+        "layers and noise_refiner",
         {
             "transformer": (Naming(TRANSFORMER_PREFIXES, mark, COMFYS_RENAMES),),
             "text_encoder": (Naming((prefix,), "model.embed_tokens.weight", text_encoder),),
             "vae": (Naming(("vae.",), "decoder.conv_in.weight", vae_renames(vae)),),
         },
     )
-    if "transformer" not in found:
-        raise UnsupportedCheckpoint(
-            f"{file}: no Z-Image transformer in it; its keys would begin with layers and "
-            "noise_refiner, behind model.diffusion_model or nothing"
-        )
-    return found

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.folder import fingerprint, read_defaults
+from models.checkpoint.folder import chosen_defaults, fingerprint
+from models.flow.spec import BUCKET_FIELDS, DEFAULT_LATENTS_PX, image_limits
 from models.sampling.flow_match import FlowMatchEuler
-from models.spec.model_spec import Limits, ModelSpec, Need
+from models.spec.model_spec import ModelSpec, Need
 from models.vae.config import VaeConfig
 from models.zimage.config import PATCH, ZImageConfig, filled
 from models.zimage.request import FIELDS, MAX_SEQUENCE_LENGTH
 
-DEFAULT_LATENTS_PX = 128
-"""The side of an image in latents where the request names none: 1024 pixels, as in diffusers."""
 TURBO_SHIFT = 3.0
 """Shift of Turbo's schedule; the base's is 6. No other config of the published ones differs."""
 TURBO: Mapping[str, Any] = {"num_inference_steps": 9, "guidance_scale": 0.0}
@@ -27,11 +26,11 @@ NEEDS = dict.fromkeys(("negative_prompt", "cfg_normalization", "cfg_truncation")
 
 
 def make_spec(
-    name: str,
-    sources: tuple[Path, ...],
     config: ZImageConfig,
     vae: VaeConfig,
     scheduler: FlowMatchEuler,
+    name: str,
+    sources: tuple[Path, ...],
     defaults: Mapping[str, Any],
 ) -> ModelSpec:
     """Defaults are the published ones, then the folder's `atelier.json`, then the operator's.
@@ -42,10 +41,7 @@ def make_spec(
     token = PATCH * vae.downsampling
     side = DEFAULT_LATENTS_PX * vae.downsampling
     longest = min(2 * side, min(config.axes_lens[1:]) * token)
-    chosen = {**read_defaults(sources[0]), **defaults}
-    unknown = sorted(chosen.keys() - FIELDS)
-    if unknown:
-        raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
+    chosen = chosen_defaults(name, sources[0], defaults, FIELDS)
     text = min(MAX_SEQUENCE_LENGTH, filled(config.axes_lens[0] - 1) - 32)
     own = {
         "width": min(side, longest),
@@ -67,15 +63,7 @@ def make_spec(
         },
         sized_by_image=("image-to-image", "inpainting"),
         needs=NEEDS,
-        limits=Limits(
-            size_multiple_px=token,
-            min_side_px=token,
-            max_side_px=longest,
-            max_pixels=longest * longest,
-            max_steps=1000,
-            max_images=16,
-            max_sequence_length=text,
-        ),
-        bucket_fields=("width", "height", "max_sequence_length"),
+        limits=image_limits(token, longest, text),
+        bucket_fields=BUCKET_FIELDS,
         fingerprint=fingerprint(*sources),
     )

@@ -7,10 +7,8 @@ levels.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -18,10 +16,9 @@ import torch
 from diffusers import Flux2KleinPipeline
 from PIL import Image
 
-from models import registry
 from models.flux2.request import empirical_mu
-from models.interface.pipeline import PyTree, RequestError
-from tests import coarse
+from models.interface.pipeline import RequestError
+from tests.parity.pairs import Pair, drawn_by, drawn_from, pairs_of, zeroed
 from tests.parity.programs import Programs
 from tests.parity.test_flux import Result, assert_far, assert_same, png
 from tests.parity.tiny_flux2 import make_flux2
@@ -92,43 +89,21 @@ BASE = {
 }
 
 
-class Pair:
-    """One checkpoint, loaded by diffusers and by us."""
-
-    def __init__(self, folder: Path, made: Mapping[str, Any]) -> None:
-        self.folder = make_flux2(folder, **made)
-        self.theirs = Flux2KleinPipeline.from_pretrained(self.folder)
-        with coarse.compiled():
-            loaded = registry.load("tiny", str(self.folder), "float32", {})
-        self.ours = Programs(loaded, coarse.OPTIONS)
-
-
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
     root = tmp_path_factory.mktemp("flux2")
-    return {name: Pair(root / str(i), made) for i, (name, made) in enumerate(CHECKPOINTS.items())}
+    return pairs_of(root, CHECKPOINTS, make_flux2, Flux2KleinPipeline.from_pretrained)
 
 
 def theirs(
     pipeline: Flux2KleinPipeline, request: Mapping[str, Any], images: tuple[Image.Image, ...] = ()
 ) -> Result:
-    pipeline.set_progress_bar_config(disable=True)
-    latents: list[np.ndarray] = []
-
-    def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        latents.append(tensors["latents"][0].numpy().copy())
-        return {}
-
-    given = {name: value for name, value in request.items() if name != "seed"}
+    given = dict(request)
     if negative := given.pop("negative_prompt", None):
         length = request["max_sequence_length"]
         embeds, _ = pipeline.encode_prompt(negative, max_sequence_length=length)
         given["negative_prompt_embeds"] = embeds
-    generator = torch.Generator("cpu").manual_seed(request["seed"])
-    made = pipeline(
-        **given, image=[*images] or None, generator=generator, callback_on_step_end=keep
-    )
-    return Result(latents, np.asarray(made.images[0]))
+    return drawn_by(pipeline, given, image=[*images] or None)
 
 
 def ours(
@@ -138,8 +113,7 @@ def ours(
     **spoiled: Any,
 ) -> Result:
     paths = ("image", *(f"reference_images.{index}" for index in range(len(images))))
-    files = {path: png(image) for path, image in zip(paths, images, strict=False)}
-    return Result(*programs.drawn(programs.pipeline.prepare(request, files), **spoiled))
+    return drawn_from(programs, request, dict(zip(paths, images, strict=False)), **spoiled)
 
 
 @pytest.mark.parametrize("request_name", REQUESTS)
@@ -204,16 +178,6 @@ def test_references_that_are_refused(
     files = {path: png(image) for path, image in images.items()}
     with pytest.raises(RequestError, match=named):
         pairs["base"].ours.pipeline.prepare(BASE, files)
-
-
-def zeroed(weights: Any, network: str, *path: str) -> PyTree:
-    """The same with one array of a network zeroed."""
-    changed = jax.tree.map(lambda leaf: leaf, getattr(weights, network))
-    node: Any = changed
-    for name in path:
-        node = node[name]
-    node.set_value(jnp.zeros_like(node[...]))
-    return weights._replace(**{network: changed})
 
 
 DROPPED = {

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from diffusers import QwenImageImg2ImgPipeline, QwenImageInpaintPipeline, QwenImagePipeline
 from PIL import Image, ImageOps
 
@@ -23,6 +20,7 @@ from models import registry
 from models.interface.denoising_pipeline import DenoisingPipeline
 from models.interface.pipeline import RequestError
 from tests import coarse
+from tests.parity.pairs import MASK, Pair, drawn_by, loud_behind_captions, ours, pairs_of, zeroed
 from tests.parity.programs import Programs
 from tests.parity.test_flux import (
     PICTURE,
@@ -30,10 +28,8 @@ from tests.parity.test_flux import (
     Result,
     assert_far,
     assert_same,
-    png,
     relative,
 )
-from tests.parity.test_zimage import zeroed
 from tests.parity.tiny_qwenimage import make_qwenimage
 
 ODD: dict[str, Any] = {
@@ -85,9 +81,6 @@ FROM_IMAGE: dict[str, dict[str, Any]] = {
     "default strength": {"strength": 0.6, "negative_prompt": LONG, "true_cfg_scale": 3.0},
     "full strength": {"strength": 1.0},
 }
-MASK = Image.fromarray(
-    np.random.default_rng(6).integers(0, 2, (5, 3), dtype=np.uint8) * 255, "L"
-).resize((150, 190), Image.Resampling.NEAREST)
 BASE = {
     "prompt": PROMPT,
     "width": 56,
@@ -98,21 +91,10 @@ BASE = {
 }
 
 
-class Pair:
-    """One checkpoint, loaded by diffusers and by us."""
-
-    def __init__(self, folder: Path, made: Mapping[str, Any]) -> None:
-        self.folder = make_qwenimage(folder, **made)
-        self.theirs = QwenImagePipeline.from_pretrained(self.folder)
-        with coarse.compiled():
-            loaded = registry.load("tiny", str(self.folder), "float32", {})
-        self.ours = Programs(loaded, coarse.OPTIONS)
-
-
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
     root = tmp_path_factory.mktemp("qwenimage")
-    return {name: Pair(root / str(i), made) for i, (name, made) in enumerate(CHECKPOINTS.items())}
+    return pairs_of(root, CHECKPOINTS, make_qwenimage, QwenImagePipeline.from_pretrained)
 
 
 def theirs(
@@ -123,32 +105,7 @@ def theirs(
 ) -> Result:
     kind = QwenImagePipeline if image is None else QwenImageImg2ImgPipeline
     pipeline = (kind if mask is None else QwenImageInpaintPipeline)(**base.components)
-    pipeline.set_progress_bar_config(disable=True)
-    latents: list[np.ndarray] = []
-
-    def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        latents.append(tensors["latents"][0].numpy().copy())
-        return {}
-
-    given = {name: value for name, value in request.items() if name != "seed"}
-    generator = torch.Generator("cpu").manual_seed(request["seed"])
-    given |= {
-        name: one for name, one in (("image", image), ("mask_image", mask)) if one is not None
-    }
-    made = pipeline(**given, generator=generator, callback_on_step_end=keep)
-    return Result(latents, np.asarray(made.images[0]))
-
-
-def ours(
-    programs: Programs,
-    request: Mapping[str, Any],
-    image: Image.Image | None = None,
-    mask: Image.Image | None = None,
-    **spoiled: Any,
-) -> Result:
-    given = {"image": image, "mask_image": mask}
-    images = {name: png(one) for name, one in given.items() if one is not None}
-    return Result(*programs.drawn(programs.pipeline.prepare(request, images), **spoiled))
+    return drawn_by(pipeline, request, image=image, mask_image=mask)
 
 
 @pytest.mark.parametrize("request_name", REQUESTS)
@@ -239,11 +196,7 @@ def test_padding_behind_captions_is_not_seen(pairs: Mapping[str, Pair]) -> None:
     pair, request = pairs["published"], BASE | REQUESTS["prompts of two lengths"]
     plain = ours(pair.ours, request)
 
-    def noisy(row: dict[str, Any]) -> dict[str, Any]:
-        behind = np.arange(row["captions"].shape[1])[:, None] >= row["lengths"][:, None, None]
-        return {**row, "captions": jnp.where(behind, 1e3, row["captions"])}
-
-    loud = ours(pair.ours, request, spoil=noisy)
+    loud = ours(pair.ours, request, spoil=loud_behind_captions)
     np.testing.assert_array_equal(plain.latents[-1], loud.latents[-1])
     longer = ours(pair.ours, request | {"max_sequence_length": 320})
     assert relative(longer.latents[-1], plain.latents[-1]) < RELATIVE

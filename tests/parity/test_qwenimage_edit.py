@@ -21,10 +21,10 @@ from models import registry
 from models.interface.pipeline import RequestError
 from models.spec.image_sizes import size_of_area
 from tests import coarse
+from tests.parity.pairs import ours, zeroed
 from tests.parity.programs import Programs
 from tests.parity.test_flux import Result, assert_far, assert_same, png
-from tests.parity.test_qwenimage import LONG, ours
-from tests.parity.test_zimage import zeroed
+from tests.parity.test_qwenimage import LONG
 from tests.parity.tiny_qwenimage import edits, make_edit
 
 ODD: dict[str, Any] = {

@@ -7,29 +7,21 @@ levels.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from diffusers import ZImageImg2ImgPipeline, ZImageInpaintPipeline, ZImagePipeline
 from PIL import Image, ImageOps
 
-from models import registry
-from models.interface.pipeline import PyTree
 from models.zimage.latents import pack
-from tests import coarse
-from tests.parity.programs import Programs
+from tests.parity.pairs import MASK, Pair, drawn_by, loud_behind_captions, ours, pairs_of, zeroed
 from tests.parity.test_flux import (
     PICTURE,
     RELATIVE,
     Result,
     assert_far,
     assert_same,
-    png,
     relative,
 )
 from tests.parity.tiny_zimage import make_zimage
@@ -69,9 +61,6 @@ FROM_IMAGE: dict[str, dict[str, Any]] = {
     "default strength": {"strength": 0.6, "guidance_scale": 3.0, "prompt": LONG},
     "full strength": {"strength": 1.0, "guidance_scale": 0.0},
 }
-MASK = Image.fromarray(
-    np.random.default_rng(6).integers(0, 2, (5, 3), dtype=np.uint8) * 255, "L"
-).resize((150, 190), Image.Resampling.NEAREST)
 BASE = {
     "prompt": PROMPT,
     "width": 48,
@@ -82,21 +71,15 @@ BASE = {
 }
 
 
-class Pair:
-    """One checkpoint, loaded by diffusers and by us."""
-
-    def __init__(self, folder: Path, made: Mapping[str, Any]) -> None:
-        self.folder = make_zimage(folder, **made)
-        self.theirs = ZImagePipeline.from_pretrained(self.folder)
-        with coarse.compiled():
-            loaded = registry.load("tiny", str(self.folder), "float32", {})
-        self.ours = Programs(loaded, coarse.OPTIONS)
-
-
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
     root = tmp_path_factory.mktemp("zimage")
-    return {name: Pair(root / str(i), made) for i, (name, made) in enumerate(CHECKPOINTS.items())}
+    return pairs_of(root, CHECKPOINTS, make_zimage, ZImagePipeline.from_pretrained)
+
+
+def tokens_of(tensors: Mapping[str, Any]) -> np.ndarray:
+    """Return the latents of diffusers' step, packed."""
+    return np.asarray(pack(tensors["latents"][0].numpy().transpose(1, 2, 0)))
 
 
 def theirs(
@@ -107,34 +90,10 @@ def theirs(
 ) -> Result:
     kind = ZImagePipeline if image is None else ZImageImg2ImgPipeline
     pipeline = (kind if mask is None else ZImageInpaintPipeline)(**base.components)
-    pipeline.set_progress_bar_config(disable=True)
-    latents: list[np.ndarray] = []
-
-    def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        latents.append(np.asarray(pack(tensors["latents"][0].numpy().transpose(1, 2, 0))))
-        return {}
-
-    given = {name: value for name, value in request.items() if name != "seed"}
-    generator = torch.Generator("cpu").manual_seed(request["seed"])
     if image is not None:  # the reference takes images of the size asked for alone
         size = (request["width"], request["height"])
-        given["image"] = image.resize(size, Image.Resampling.LANCZOS)
-    if mask is not None:
-        given["mask_image"] = mask
-    made = pipeline(**given, generator=generator, callback_on_step_end=keep)
-    return Result(latents, np.asarray(made.images[0]))
-
-
-def ours(
-    programs: Programs,
-    request: Mapping[str, Any],
-    image: Image.Image | None = None,
-    mask: Image.Image | None = None,
-    **spoiled: Any,
-) -> Result:
-    given = {"image": image, "mask_image": mask}
-    images = {name: png(one) for name, one in given.items() if one is not None}
-    return Result(*programs.drawn(programs.pipeline.prepare(request, images), **spoiled))
+        image = image.resize(size, Image.Resampling.LANCZOS)
+    return drawn_by(pipeline, request, tokens_of, image=image, mask_image=mask)
 
 
 @pytest.mark.parametrize("request_name", REQUESTS)
@@ -173,16 +132,6 @@ def our_part(pair: Pair, request: Mapping[str, Any], mask: Image.Image) -> Resul
 
 def their_part(pair: Pair, request: Mapping[str, Any], mask: Image.Image) -> Result:
     return theirs(pair.theirs, request, PICTURE, mask)
-
-
-def zeroed(weights: Any, network: str, *path: str) -> PyTree:
-    """The same with one array of a network zeroed."""
-    changed = jax.tree.map(lambda leaf: leaf, getattr(weights, network))
-    node: Any = changed
-    for name in path:
-        node = node[name]
-    node.set_value(jnp.zeros_like(node[...]))
-    return weights._replace(**{network: changed})
 
 
 DROPPED = {
@@ -226,11 +175,7 @@ def test_padding_behind_captions_is_not_seen(pairs: Mapping[str, Pair]) -> None:
     pair, request = pairs["base"], BASE | REQUESTS["prompts of two lengths"]
     plain = ours(pair.ours, request)
 
-    def noisy(row: dict[str, Any]) -> dict[str, Any]:
-        behind = np.arange(row["captions"].shape[1])[:, None] >= row["lengths"][:, None, None]
-        return {**row, "captions": jnp.where(behind, 1e3, row["captions"])}
-
-    loud = ours(pair.ours, request, spoil=noisy)
+    loud = ours(pair.ours, request, spoil=loud_behind_captions)
     np.testing.assert_array_equal(plain.latents[-1], loud.latents[-1])
     longer = ours(pair.ours, request | {"max_sequence_length": 256})
     assert relative(longer.latents[-1], plain.latents[-1]) < RELATIVE

@@ -9,36 +9,25 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from models.flux.config import FluxConfig
-from models.flux.load import abstract_modules
+from models import published
+from models.flow.spec import DEFAULT_LATENTS_PX
+from models.flux.load import load
 from models.flux.pipeline import FluxPipeline
-from models.flux.spec import DEFAULT_LATENTS_PX, make_spec
 from models.interface.step_program import StepProgram
-from models.sampling.flow_match import FlowMatchEuler, FlowMatchStep
-from models.text.clip import ClipConfig
-from models.text.t5 import T5Config
+from models.loading.sources import Reading, Shapes
+from models.sampling.flow_match import FlowMatchStep
 from models.text.tokenizer import ClipTokenizer, T5Tokenizer
-from models.vae.config import VaeConfig
 from tests.models.needs import without_effect
 from tests.parity.tiny import clip_tokenizer, t5_tokenizer
 
-CLIP_L = ClipConfig(
-    vocab_size=49408, hidden_size=768, intermediate_size=3072, num_attention_heads=12
-)
-T5_XXL = T5Config(
-    d_model=4096, d_ff=10240, num_layers=24, num_heads=64, feed_forward_proj="gated-gelu"
-)
-FLUX_VAE = VaeConfig(
-    down_block_types=("DownEncoderBlock2D",) * 4,
-    up_block_types=("UpDecoderBlock2D",) * 4,
-    block_out_channels=(128, 256, 512, 512),
-    layers_per_block=2,
-    latent_channels=16,
-    use_quant_conv=False,
-    use_post_quant_conv=False,
-    scaling_factor=0.3611,
-    shift_factor=0.1159,
-)
+
+class ShapesAndWords(Shapes):
+    """Reader of tokenizers alone."""
+
+    clip_tokenizer = staticmethod(ClipTokenizer)
+    t5_tokenizer = staticmethod(T5Tokenizer)
+
+
 PARAMETERS = {  # of FLUX.1-dev, FLUX.1-schnell and their encoders, as published on the hub
     "transformer": {True: 11_901_408_320, False: 11_891_178_560},
     "clip": 123_060_480,
@@ -51,14 +40,11 @@ PARAMETERS = {  # of FLUX.1-dev, FLUX.1-schnell and their encoders, as published
 def pipeline(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> FluxPipeline:
-    config, schedule = FluxConfig(guidance_embeds=request.param), FlowMatchEuler()
-    modules = abstract_modules(config, FLUX_VAE, CLIP_L, T5_XXL, jnp.bfloat16)
-    folder = tmp_path_factory.mktemp("words")
-    clip_tokenizer(77).save_pretrained(folder / "clip")
-    t5_tokenizer(512).save_pretrained(folder / "t5")
-    spec = make_spec("flux", (folder,), config, FLUX_VAE, schedule, {})
-    tokenizers = ClipTokenizer(folder / "clip"), T5Tokenizer(folder / "t5")
-    return FluxPipeline(spec, modules, schedule, *tokenizers)
+    folder = tmp_path_factory.mktemp("flux")
+    published.write("flux-dev" if request.param else "flux-schnell", folder)
+    clip_tokenizer(77).save_pretrained(folder / "tokenizer")
+    t5_tokenizer(512).save_pretrained(folder / "tokenizer_2")
+    return load("flux", folder, jnp.bfloat16, reading=Reading(reader=ShapesAndWords()))
 
 
 def count(state: nnx.State) -> int:

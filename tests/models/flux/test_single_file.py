@@ -16,7 +16,17 @@ from safetensors.torch import load_file
 from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
 from models.flux.pipeline import FluxNetworks
 from tests.models.flux import original_writer as writer
-from tests.models.single_files import are_equal, weights, write
+from tests.models.single_files import (
+    PREFIXES,
+    are_equal,
+    assert_all_are_read,
+    assert_converted,
+    assert_refused,
+    assert_scales_are_multiplied,
+    assert_the_rest_is_the_bases,
+    weights,
+    write,
+)
 from tests.parity.tiny import make_flux
 
 WIDE = {"num_layers": 2, "num_single_layers": 11}
@@ -33,23 +43,19 @@ def whole(folder: Path) -> FluxNetworks:
     return weights(folder)
 
 
-@pytest.mark.parametrize("prefix", ["", "model.diffusion_model.", "diffusion_model."])
+@pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_transformer_alone_takes_the_rest_from_its_base(
     folder: Path, whole: FluxNetworks, tmp_path: Path, prefix: str
 ) -> None:
     """The base has other weights, so that its transformer is not what is read."""
     other = make_flux(tmp_path / "other", transformer=WIDE, seed=50)
     named = {prefix + key: t for key, t in writer.transformer(folder / "transformer").items()}
-    made = weights(write(named, tmp_path / "flux1-dev.safetensors"), other)
-    assert are_equal(made.transformer, whole.transformer)
-    rest = weights(other)
-    assert are_equal(made._replace(transformer=0), rest._replace(transformer=0))
+    assert_the_rest_is_the_bases(named, other, whole, tmp_path / "flux1-dev.safetensors")
 
 
 def test_all_networks_in_one_file(folder: Path, whole: FluxNetworks, tmp_path: Path) -> None:
     other = make_flux(tmp_path / "other", transformer=WIDE, seed=50)
-    file = write(writer.all_in_one(folder), tmp_path / "all.safetensors")
-    assert are_equal(weights(file, other)._replace(preview=0), whole._replace(preview=0))
+    assert_all_are_read(writer.all_in_one(folder), other, whole, tmp_path / "all.safetensors")
 
 
 def test_diffusers_own_names_in_one_file(folder: Path, whole: FluxNetworks, tmp_path: Path) -> None:
@@ -63,15 +69,7 @@ def test_scaled_8_bit_floats_are_multiplied_out(
 ) -> None:
     """The products are those of torch."""
     packed = writer.in_eight_bits(writer.transformer(folder / "transformer"), name)
-    plain = {
-        key: t.float() * packed[f"{key.removesuffix('.weight')}.{name}"]
-        if t.dtype == torch.float8_e4m3fn
-        else t
-        for key, t in packed.items()
-        if not key.endswith((name, "scale_input", "scaled_fp8"))
-    }
-    small = weights(write(packed, tmp_path / "small.safetensors"), folder)
-    assert are_equal(small, weights(write(plain, tmp_path / "plain.safetensors"), folder))
+    small = assert_scales_are_multiplied(packed, folder, tmp_path, name)
     assert not are_equal(small.transformer, whole.transformer), "8 bits lose something"
 
 
@@ -122,9 +120,7 @@ def test_a_file_of_another_size_names_what_does_not_fit(folder: Path, tmp_path: 
         CheckpointError, match=r"misshapen: img_in\.weight should be .* is \[\d+, 6\]"
     ):
         weights(file, folder)
-    del stored["double_blocks.1.txt_attn.qkv.weight"]
-    with pytest.raises(CheckpointError, match=r"missing: double_blocks\.1\.txt_attn\.qkv\.weight"):
-        weights(write(stored, tmp_path / "less.safetensors"), folder)
+    assert_refused("double_blocks.1.txt_attn.qkv.weight", stored, folder, tmp_path)
 
 
 class TestTheWriterAgainstDiffusers:
@@ -139,9 +135,7 @@ class TestTheWriterAgainstDiffusers:
         network = FluxTransformer2DModel.from_pretrained(folder, subfolder="transformer")
         convert = single_file_utils.convert_flux_transformer_checkpoint_to_diffusers
         converted = convert(writer.transformer(folder / "transformer"))
-        expected = network.state_dict()
-        assert converted.keys() == expected.keys()
-        assert all(converted[key].equal(tensor) for key, tensor in expected.items())
+        assert_converted(converted, network)
 
     def test_vae(self, folder: Path) -> None:
         network = AutoencoderKL.from_pretrained(folder, subfolder="vae")

@@ -13,11 +13,12 @@ from models.flux.config import FluxConfig
 from models.flux.tools import TOOLS, tool_of
 from models.loading.sources import SHAPES
 from models.spec.model_spec import ModelSpec
+from models.vae.config import VaeConfig
+from models.vae.published import FLUX_1
 from service.errors.problems import Invalid
 from service.schemas.request import GenerateRequest
 from service.settings.limits import LimitSettings
 from service.validation.resolve import Resolved, resolve
-from tests.models.flux.test_full_size import FLUX_VAE
 
 IMAGE = "data:image/png;base64,AAAA"
 CHANNELS = {
@@ -28,6 +29,8 @@ CHANNELS = {
     "FluxKontextPipeline": 64,
 }
 """Of a token, as published."""
+
+VAE = VaeConfig.from_dict(FLUX_1)
 
 Specs = Callable[[str], ModelSpec]
 
@@ -59,10 +62,10 @@ def wrong_fields(spec: ModelSpec, **fields: Any) -> dict[str, str]:
 @pytest.mark.parametrize("kind", TOOLS)
 def test_a_checkpoint_of_another_kind_is_refused_by_its_channels(kind: str) -> None:
     config = FluxConfig(in_channels=CHANNELS[kind], out_channels=64)
-    assert tool_of(kind, config, FLUX_VAE) is TOOLS[kind]
+    assert tool_of(kind, config, VAE) is TOOLS[kind]
     other = FluxConfig(in_channels=CHANNELS[kind] + 4, out_channels=64)
     with pytest.raises(ValueError, match=f"in_channels is {CHANNELS[kind] + 4}, but a {kind} .*"):
-        tool_of(kind, other, FLUX_VAE)
+        tool_of(kind, other, VAE)
 
 
 def test_fill_has_the_defaults_of_its_pipeline(specs: Specs) -> None:

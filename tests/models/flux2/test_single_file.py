@@ -13,12 +13,23 @@ from diffusers import Flux2Transformer2DModel
 from diffusers.loaders import single_file_utils
 from safetensors.torch import load_file
 
-from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
+from models.checkpoint.folder import UnsupportedCheckpoint
 from models.flux2.pipeline import Flux2Networks
 from tests.models.flux.original_writer import in_eight_bits
 from tests.models.flux2.original_writer import transformer, vae
 from tests.models.sdxl.original_writer import vae as plain_vae
-from tests.models.single_files import Tensors, are_equal, weights, write
+from tests.models.single_files import (
+    PREFIXES,
+    Tensors,
+    are_equal,
+    assert_all_are_read,
+    assert_converted,
+    assert_refused,
+    assert_scales_are_multiplied,
+    assert_the_rest_is_the_bases,
+    weights,
+    write,
+)
 from tests.parity.tiny_flux2 import make_flux2
 
 WIDE = {"num_single_layers": 11}
@@ -52,15 +63,12 @@ def whole(folder: Path) -> Flux2Networks:
     return weights(folder)
 
 
-@pytest.mark.parametrize("prefix", ["", "model.diffusion_model.", "diffusion_model."])
+@pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_transformer_alone_takes_the_rest_from_its_base(
     folder: Path, other: Path, whole: Flux2Networks, tmp_path: Path, prefix: str
 ) -> None:
     named = {prefix + key: t for key, t in transformer(folder / "transformer").items()}
-    made = weights(write(named, tmp_path / "flux-2-klein-4b.safetensors"), other)
-    assert are_equal(made.transformer, whole.transformer)
-    rest = weights(other)
-    assert are_equal(made._replace(transformer=0), rest._replace(transformer=0))
+    assert_the_rest_is_the_bases(named, other, whole, tmp_path / "flux-2-klein-4b.safetensors")
 
 
 @pytest.mark.parametrize("encoder", ["qwen3_4b", "qwen3_8b"])
@@ -69,8 +77,8 @@ def test_all_networks_in_one_file(
 ) -> None:
     """With the convolutions about the latents inside of encoder and decoder, or beside them."""
     autoencoder = (vae if encoder == "qwen3_4b" else plain_vae)(folder / "vae")
-    file = write(all_in_one(folder, autoencoder, encoder), tmp_path / "all.safetensors")
-    assert are_equal(weights(file, other)._replace(preview=0), whole._replace(preview=0))
+    tensors = all_in_one(folder, autoencoder, encoder)
+    assert_all_are_read(tensors, other, whole, tmp_path / "all.safetensors")
 
 
 def test_diffusers_own_names(folder: Path, whole: Flux2Networks, tmp_path: Path) -> None:
@@ -84,31 +92,19 @@ def test_scaled_8_bit_floats(folder: Path, tmp_path: Path, kind: str) -> None:
     component = folder / "transformer"
     stored = load_file(component / "diffusion_pytorch_model.safetensors")
     packed = in_eight_bits(transformer(component) if kind == "authors" else stored)
-    plain = {
-        key: t.float() * packed[f"{key.removesuffix('.weight')}.scale_weight"]
-        if t.dtype == torch.float8_e4m3fn
-        else t
-        for key, t in packed.items()
-        if not key.endswith(("scale_weight", "scale_input", "scaled_fp8"))
-    }
-    assert len(plain) < len(packed)
-    small = weights(write(packed, tmp_path / "small.safetensors"), folder)
-    assert are_equal(small, weights(write(plain, tmp_path / "plain.safetensors"), folder))
+    assert_scales_are_multiplied(packed, folder, tmp_path)
 
 
 def test_files_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
     file = write({"vae.bn.running_mean": torch.zeros(2)}, tmp_path / "x.safetensors")
     with pytest.raises(UnsupportedCheckpoint, match=r"no FLUX\.2 transformer in it"):
         weights(file, folder)
-    stored = transformer(folder / "transformer")
-    del stored["single_blocks.10.linear1.weight"]
-    with pytest.raises(CheckpointError, match=r"missing: single_blocks\.10\.linear1\.weight"):
-        weights(write(stored, tmp_path / "less.safetensors"), folder)
+    assert_refused(
+        "single_blocks.10.linear1.weight", transformer(folder / "transformer"), folder, tmp_path
+    )
 
 
 def test_the_writer_against_diffusers(folder: Path) -> None:
     network = Flux2Transformer2DModel.from_pretrained(folder, subfolder="transformer")
     convert = single_file_utils.convert_flux2_transformer_checkpoint_to_diffusers
-    converted, expected = convert(transformer(folder / "transformer")), network.state_dict()
-    assert converted.keys() == expected.keys()
-    assert all(converted[key].equal(tensor) for key, tensor in expected.items())
+    assert_converted(convert(transformer(folder / "transformer")), network)

@@ -14,10 +14,20 @@ from diffusers import AutoencoderKLQwenImage
 from diffusers.loaders import single_file_utils
 from safetensors.torch import load_file
 
-from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
+from models.checkpoint.folder import UnsupportedCheckpoint
 from models.qwenimage.pipeline import QwenImageNetworks
 from tests.models.flux.original_writer import in_eight_bits
-from tests.models.single_files import Tensors, are_equal, weights, write
+from tests.models.single_files import (
+    PREFIXES,
+    Tensors,
+    assert_all_are_read,
+    assert_converted,
+    assert_refused,
+    assert_scales_are_multiplied,
+    assert_the_rest_is_the_bases,
+    weights,
+    write,
+)
 from tests.parity.tiny_qwenimage import make_qwenimage
 
 WIDE = {"num_layers": 11}
@@ -92,52 +102,35 @@ def whole(folder: Path) -> QwenImageNetworks:
     return weights(folder)
 
 
-@pytest.mark.parametrize("prefix", ["", "model.diffusion_model.", "diffusion_model."])
+@pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_transformer_alone_takes_the_rest_from_its_base(
     folder: Path, other: Path, whole: QwenImageNetworks, tmp_path: Path, prefix: str
 ) -> None:
     named = {prefix + key: t for key, t in transformer(folder).items()}
-    made = weights(write(named, tmp_path / "qwen_image.safetensors"), other)
-    assert are_equal(made.transformer, whole.transformer)
-    rest = weights(other)
-    assert are_equal(made._replace(transformer=0), rest._replace(transformer=0))
+    assert_the_rest_is_the_bases(named, other, whole, tmp_path / "qwen_image.safetensors")
 
 
 def test_all_networks_in_one_file(
     folder: Path, other: Path, whole: QwenImageNetworks, tmp_path: Path
 ) -> None:
-    made = weights(write(all_in_one(folder), tmp_path / "all.safetensors"), other)
-    assert are_equal(made._replace(preview=0), whole._replace(preview=0))
+    assert_all_are_read(all_in_one(folder), other, whole, tmp_path / "all.safetensors")
 
 
 def test_scaled_8_bit_floats(folder: Path, tmp_path: Path) -> None:
     """Scales of the encoder, too; the products are those of torch."""
     packed = in_eight_bits(all_in_one(folder))
-    plain = {
-        key: t.float() * packed[f"{key.removesuffix('.weight')}.scale_weight"]
-        if t.dtype == torch.float8_e4m3fn
-        else t
-        for key, t in packed.items()
-        if not key.endswith(("scale_weight", "scale_input", "scaled_fp8"))
-    }
     assert any(key.startswith("text_") and key.endswith("scale_weight") for key in packed)
-    small = weights(write(packed, tmp_path / "small.safetensors"), folder)
-    assert are_equal(small, weights(write(plain, tmp_path / "plain.safetensors"), folder))
+    assert_scales_are_multiplied(packed, folder, tmp_path)
 
 
 def test_files_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
     file = write({"vae.decoder.conv1.weight": torch.zeros(2)}, tmp_path / "x.safetensors")
     with pytest.raises(UnsupportedCheckpoint, match="no Qwen-Image transformer in it"):
         weights(file, folder)
-    stored = transformer(folder)
-    del stored["transformer_blocks.10.attn.to_q.weight"]
-    with pytest.raises(CheckpointError, match=r"missing: transformer_blocks\.10\.attn\.to_q"):
-        weights(write(stored, tmp_path / "less.safetensors"), folder)
+    assert_refused("transformer_blocks.10.attn.to_q.weight", transformer(folder), folder, tmp_path)
 
 
 def test_the_writer_against_diffusers(folder: Path) -> None:
     network = AutoencoderKLQwenImage.from_pretrained(folder, subfolder="vae")
     convert = single_file_utils.convert_wan_vae_to_diffusers
-    converted, expected = convert(authors_vae(folder)), network.state_dict()
-    assert converted.keys() == expected.keys()
-    assert all(converted[key].equal(tensor) for key, tensor in expected.items())
+    assert_converted(convert(authors_vae(folder)), network)

@@ -14,11 +14,22 @@ from diffusers import ZImageTransformer2DModel
 from diffusers.loaders import single_file_utils
 from safetensors.torch import load_file
 
-from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
+from models.checkpoint.folder import UnsupportedCheckpoint
 from models.zimage.pipeline import ZImageNetworks
 from tests.models.flux.original_writer import in_eight_bits
 from tests.models.sdxl.original_writer import vae
-from tests.models.single_files import Tensors, are_equal, weights, write
+from tests.models.single_files import (
+    PREFIXES,
+    Tensors,
+    are_equal,
+    assert_all_are_read,
+    assert_converted,
+    assert_refused,
+    assert_scales_are_multiplied,
+    assert_the_rest_is_the_bases,
+    weights,
+    write,
+)
 from tests.parity.tiny_zimage import make_zimage
 
 WIDE = {"n_layers": 11}
@@ -75,22 +86,18 @@ def whole(folder: Path) -> ZImageNetworks:
     return weights(folder)
 
 
-@pytest.mark.parametrize("prefix", ["", "model.diffusion_model.", "diffusion_model."])
+@pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_transformer_alone_takes_the_rest_from_its_base(
     folder: Path, other: Path, whole: ZImageNetworks, tmp_path: Path, prefix: str
 ) -> None:
     named = {prefix + key: t for key, t in comfys(folder).items()}
-    made = weights(write(named, tmp_path / "z_image_turbo.safetensors"), other)
-    assert are_equal(made.transformer, whole.transformer)
-    rest = weights(other)
-    assert are_equal(made._replace(transformer=0), rest._replace(transformer=0))
+    assert_the_rest_is_the_bases(named, other, whole, tmp_path / "z_image_turbo.safetensors")
 
 
 def test_all_networks_in_one_file(
     folder: Path, other: Path, whole: ZImageNetworks, tmp_path: Path
 ) -> None:
-    made = weights(write(all_in_one(folder), tmp_path / "all.safetensors"), other)
-    assert are_equal(made._replace(preview=0), whole._replace(preview=0))
+    assert_all_are_read(all_in_one(folder), other, whole, tmp_path / "all.safetensors")
 
 
 def test_diffusers_own_names(folder: Path, whole: ZImageNetworks, tmp_path: Path) -> None:
@@ -101,30 +108,17 @@ def test_diffusers_own_names(folder: Path, whole: ZImageNetworks, tmp_path: Path
 def test_scaled_8_bit_floats(folder: Path, tmp_path: Path) -> None:
     """Of a fused layer, too; the products are those of torch."""
     packed = in_eight_bits(comfys(folder))
-    plain = {
-        key: t.float() * packed[f"{key.removesuffix('.weight')}.scale_weight"]
-        if t.dtype == torch.float8_e4m3fn
-        else t
-        for key, t in packed.items()
-        if not key.endswith(("scale_weight", "scale_input", "scaled_fp8"))
-    }
-    small = weights(write(packed, tmp_path / "small.safetensors"), folder)
-    assert are_equal(small, weights(write(plain, tmp_path / "plain.safetensors"), folder))
+    assert_scales_are_multiplied(packed, folder, tmp_path)
 
 
 def test_files_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
     file = write({"vae.decoder.conv_in.weight": torch.zeros(2)}, tmp_path / "x.safetensors")
     with pytest.raises(UnsupportedCheckpoint, match="no Z-Image transformer in it"):
         weights(file, folder)
-    stored = comfys(folder)
-    del stored["layers.10.attention.qkv.weight"]
-    with pytest.raises(CheckpointError, match=r"missing: layers\.10\.attention\.qkv\.weight"):
-        weights(write(stored, tmp_path / "less.safetensors"), folder)
+    assert_refused("layers.10.attention.qkv.weight", comfys(folder), folder, tmp_path)
 
 
 def test_the_writer_against_diffusers(folder: Path) -> None:
     network = ZImageTransformer2DModel.from_pretrained(folder, subfolder="transformer")
     convert = single_file_utils.convert_z_image_transformer_checkpoint_to_diffusers
-    converted, expected = convert(comfys(folder)), network.state_dict()
-    assert converted.keys() == expected.keys()
-    assert all(converted[key].equal(tensor) for key, tensor in expected.items())
+    assert_converted(convert(comfys(folder)), network)

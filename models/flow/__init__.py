@@ -1,0 +1,4 @@
+"""Common parts of the families of flow-matching transformers: loading, and parts of specs.
+
+May import every room of `models` but families.
+"""
