@@ -23,7 +23,7 @@ from models.interface.adapters import (
     with_adapters,
 )
 from models.interface.apply_presets import apply_levers, quality_of
-from models.interface.pipeline import Fields, Prepared, PyTree, RequestWarning, Step
+from models.interface.pipeline import Clip, Fields, Prepared, PyTree, RequestWarning, Step
 from models.interface.solver_step import history, solver_step
 from models.interface.step_program import StepProgram
 from models.nn.layers.step_cache import CachedStep, cache_input, cached_step, updated_cache
@@ -102,7 +102,7 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         """Return the network's output for every prompt of every row, in one call, float32."""
 
     @abstractmethod
-    def decode(self, weights: Networks, row: PyTree) -> jax.Array:
+    def decode(self, weights: Networks, row: PyTree) -> jax.Array | Clip:
         """Decode a row: uint8 [height, width, 3]; of video [frames, height, width, 3]."""
 
     @abstractmethod

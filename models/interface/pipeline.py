@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -78,6 +78,15 @@ class Prepared:
     warnings: tuple[RequestWarning, ...] = ()
     adapters: tuple[RequestedLora, ...] = ()
     """Adapters whose pages its steps read (models/interface/adapters.py)."""
+
+
+class Clip(NamedTuple):
+    """Video with its sound, as `decode` returns it: a pytree."""
+
+    pixels: Any
+    """uint8 [frames, height, width, 3]."""
+    sound: Any
+    """float32 [channels, samples] of -1 to 1, at the spec's `sound_hz`."""
 
 
 class Pipeline(Protocol):
@@ -145,8 +154,11 @@ class Pipeline(Protocol):
         """
         ...
 
-    def decode(self, weights: PyTree, row: PyTree) -> jax.Array:
-        """Latents → pixels, uint8 [height, width, 3]; of video [frames, height, width, 3]."""
+    def decode(self, weights: PyTree, row: PyTree) -> jax.Array | Clip:
+        """Latents → pixels, uint8 [height, width, 3]; of video [frames, height, width, 3].
+
+        With its sound, where the spec has a `sound_hz`.
+        """
         ...
 
     def preview(self, weights: PyTree, row: PyTree) -> jax.Array:
@@ -180,7 +192,12 @@ def denoise(pipeline: Pipeline, prepared: Prepared) -> Iterator[PyTree]:
         yield row
 
 
-def generate(pipeline: Pipeline, fields: Fields, images: Mapping[str, bytes]) -> np.ndarray:
+def generate(pipeline: Pipeline, fields: Fields, images: Mapping[str, bytes]) -> Any:
     """Generate one image or video, start to end, without an engine; return what `decode` does."""
     *_, row = denoise(pipeline, pipeline.prepare(fields, images))
-    return np.asarray(jax.jit(pipeline.decode)(pipeline.weights, row))
+    return jax.tree.map(np.asarray, jax.jit(pipeline.decode)(pipeline.weights, row))
+
+
+def parted(decoded: Any) -> tuple[Any, Any]:
+    """Return what `decode` returned as pixels and sound; None: it has none."""
+    return decoded if isinstance(decoded, Clip) else (decoded, None)

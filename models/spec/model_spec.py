@@ -208,6 +208,8 @@ class ModelSpec(BaseModel):
     batching: Batching = Batching()
     """Batching as the pools' settings have it, and `sizes`."""
     sizes: Sizes = Sizes()
+    sound_hz: int | None = Field(default=None, gt=0)
+    """Samples a second of the sound that its videos have; `null`: they have none."""
     read_pixels: Mapping[str, int] = Field(default_factory=dict)
     """Pixels of an image that each step reads beside the image that it draws, and takes as long
     for, by request field; of fields that are not here, none."""

@@ -46,6 +46,7 @@ JOB: Example = {
             "num_frames": None,
             "fps": None,
             "duration_s": None,
+            "sound_hz": None,
         }
     ],
     "usage": {"steps": 4, "device_seconds": 1.2, "compile_seconds": 0.0, "queue_seconds": 0.125},
@@ -111,6 +112,7 @@ MODEL: Example = {
     "base": None,
     "batching": {"mode": "exact", "levels": None},
     "sizes": {"mode": "any", "listed": []},
+    "sound_hz": None,
     "max_lora_rank": 128,
     "pools": ["flux"],
     "ready": True,

@@ -95,6 +95,8 @@ class OutputView(View):
     """Frames per second."""
     duration_s: float | None
     """Length in seconds."""
+    sound_hz: int | None
+    """Samples a second of its sound; null of an image and of a silent video."""
     base64: str | None = None
     """The file itself, where the request said `output.inline`."""
 
@@ -202,6 +204,8 @@ class ModelView(View):
     """Whether the same request has the same bytes whatever runs beside it."""
     sizes: Sizes
     """Sizes that it serves."""
+    sound_hz: int | None
+    """Samples a second of the sound that its videos have; null: they have none."""
     max_lora_rank: int | None
     """Maximum rank that the adapters of one image have together, each rounded up to a multiple of
     16; null: the model takes no adapters."""
@@ -397,6 +401,7 @@ def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
         base=spec.runs_on or None,
         batching=spec.batching,
         sizes=spec.sizes,
+        sound_hz=spec.sound_hz,
         max_lora_rank=PAGE_RANK * spec.lora_pages or None,
         pools=sorted(status.pools),
         ready=status.ready,

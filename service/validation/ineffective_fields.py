@@ -22,6 +22,8 @@ from service.validation.steps import denoising_steps
 
 LOSSLESS = frozenset({"png", "gif"})
 """Formats without a quality."""
+SILENT = frozenset({"png", "gif"})
+"""Formats of videos that carry no sound."""
 SEED_BITS = 32
 """Bits of a seed that torch's generator reads."""
 _LORA_TAG = re.compile("<(?:lora|lyco):[^<>]{1,200}>")
@@ -110,6 +112,12 @@ def _idle_output(case: Case, output: Mapping[str, Any]) -> Warnings:
         yield Warned(field="fps", message="has no effect: png gives single frames")
 
 
+def _silent_output(case: Case, output: Mapping[str, Any]) -> Warnings:
+    if case.spec.sound_hz and output["format"] in SILENT:
+        said = f"{output['format']} carries no sound: it is left out; mp4 and webm have it"
+        yield Warned(field="output.format", message=said)
+
+
 def _idle_loras(case: Case, output: Mapping[str, Any]) -> Warnings:
     for index, entry in enumerate(case.given.get("loras", ())):
         if not scales(entry):
@@ -194,6 +202,7 @@ _CHECKS: tuple[Callable[[Case, Mapping[str, Any]], Warnings], ...] = (
     _idle_quality,
     _long_seed,
     _idle_output,
+    _silent_output,
     _idle_loras,
     _idle_controls,
     _idle_refiner,

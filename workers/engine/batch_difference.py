@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from models.interface.pipeline import Prepared, PyTree
+from models.interface.pipeline import Prepared, PyTree, parted
 from workers.engine.batching import Batch
 from workers.engine.row import Row
 from workers.programs.bucket_programs import BucketPrograms
@@ -36,7 +36,8 @@ def levels(
 
     def pixels(batch_layout: BatchLayout) -> np.ndarray:
         row = stepped(programs, prepared, state, batch_layout, weights, launcher)
-        return launcher.fetch(programs.decode.result()(weights.common, row)).astype(int)
+        shown, _ = parted(launcher.fetch(programs.decode.result()(weights.common, row)))
+        return np.asarray(shown, int)
 
     alone = pixels(batch_layouts[0])
     return max(

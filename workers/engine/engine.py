@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from models.interface.pipeline import Fields, Pipeline, Prepared, PyTree
+from models.interface.pipeline import Fields, Pipeline, Prepared, PyTree, parted
 from models.parallel.axis_rules import Layout
 from models.spec.upscalers import FIELD as UPSCALE
 from models.upscale.load import LoadedUpscaler
@@ -75,6 +75,8 @@ class EngineOutput:
     steps: int
     device_seconds: float
     own_seconds: float
+    sound: np.ndarray | None = None
+    """float32 [channels, samples] of a video with sound."""
 
 
 class Engine:
@@ -225,7 +227,7 @@ class Engine:
                 row = await self._draw(programs, placed, begin, on_step)
         on_stage("decoding", None)
         with explained("decoding the image"), stage(model, "decode"):
-            pixels = await self._decode(row)
+            pixels, sound = parted(await self._decode(row))
         drawn = await self._upscaled(fields, pixels, on_stage)
         around_s = programs.around_s + self.upscalers.seconds(fields.get(UPSCALE), pixels.shape)
         return EngineOutput(
@@ -234,6 +236,7 @@ class Engine:
             row.done,
             row.device_seconds + around_s,
             row.own_seconds + around_s,
+            sound,
         )
 
     async def _upscaled(self, fields: Fields, pixels: np.ndarray, on_stage: OnStage) -> np.ndarray:
@@ -390,16 +393,16 @@ class Engine:
         leaves = self._launcher.leaves(state).items()
         return {name: leaf for name, leaf in leaves if name in names}
 
-    async def _decode(self, row: Row) -> np.ndarray:
+    async def _decode(self, row: Row) -> PyTree:
         return await self._show("decode", row.programs.decode, row, row.programs.decode_times)
 
     async def _show(
         self, stage: str, program: Compiling, row: Row, times: Recent | None = None
-    ) -> np.ndarray:
-        """Pixels of a row as it is now, on the host."""
+    ) -> PyTree:
+        """Pixels of a row as it is now, on the host; of a finished one with its sound."""
         await ready(program)
 
-        def pixels(state: PyTree) -> np.ndarray:
+        def pixels(state: PyTree) -> PyTree:
             with times.timing() if times else nullcontext():
                 return self._launcher.fetch(program.result()(self._weights, state))
 

@@ -246,17 +246,18 @@ class _Walk:
         numbers = equation.params["dimension_numbers"]
         window = [kernel.shape[i] for i in numbers.rhs_spec[2:]]
         channels = kernel.shape[numbers.rhs_spec[1]]
-        flops = 2.0 * math.prod(out.shape) * math.prod(window) * channels
+        spread = math.prod(equation.params["lhs_dilation"])  # of a transposed convolution
+        flops = 2.0 * math.prod(out.shape) * math.prod(window) * channels / spread
         seen, by = tags
         shape = in_use(by.dims, kernel.shape) if by.dims is not None else {}
         axes = pairs(union(seen.sizes, shape), picture=True)
         moved = nbytes(picture) + nbytes(out)
         self.work.ops[Op("conv", flops, moved, nbytes(kernel), axes)] += times
-        place = numbers.lhs_spec[-2]
-        border = nbytes(picture) / picture.shape[place] * (window[-2] - 1)
-        for axis in seen.sizes.keys() & set(ROWS) if border else ():
-            entry = Exchange("halo", axis, border, pairs(seen.sizes, picture=True))
-            self.work.exchanges[entry] += times
+        if len(window) > 1:
+            border = nbytes(picture) / picture.shape[numbers.lhs_spec[-2]] * (window[-2] - 1)
+            for axis in seen.sizes.keys() & set(ROWS) if border else ():
+                entry = Exchange("halo", axis, border, pairs(seen.sizes, picture=True))
+                self.work.exchanges[entry] += times
         yield Tag(seen.sizes)
 
     def _reduce_sum(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:

@@ -13,6 +13,7 @@ from service.recipes.recipe import Recipe
 from workers.media import image, video
 from workers.media.marking import Marking
 from workers.media.sheets import sheets_of
+from workers.media.sound import CODECS, Sound
 
 DEFAULT_FPS = 16.0
 """Frame rate of a video whose model names none; what Wan was trained on."""
@@ -33,6 +34,8 @@ class File:
     """Number of frames of a video, as the next two are."""
     fps: float | None = None
     duration_s: float | None = None
+    sound_hz: int | None = None
+    """Samples a second of a video's sound; None: it is silent."""
     beside: Mapping[str, bytes] = field(default_factory=dict)
     """Small images of a video by name (`media.sheets`)."""
 
@@ -42,6 +45,7 @@ def files(
     request: Mapping[str, Any],
     recipe: Recipe | None = None,
     marking: Marking = PLAIN_MARKING,
+    sound: Sound | None = None,
 ) -> Iterator[File]:
     """Yield the files of an image or video; of image formats, one file a frame.
 
@@ -50,11 +54,13 @@ def files(
         request: resolved; `output` and `fps` are read.
         recipe: what the files say of themselves; None: nothing.
         marking: how they say it.
+        sound: of a video; formats that carry none leave it out.
     """
     output = request.get("output", {})
     format, quality = output.get("format", "png"), output.get("quality")
     if pixels.ndim == 4 and format in video.CONTENT_TYPES:
-        clip = _clip(pixels, format, request.get("fps") or DEFAULT_FPS, quality)
+        heard = sound if format in CODECS else None
+        clip = _clip(pixels, format, request.get("fps") or DEFAULT_FPS, quality, heard)
         data = clip.data
         if recipe:
             data = marking.mark(data, clip.content_type, recipe, request)
@@ -76,8 +82,10 @@ def count(pixels: np.ndarray, request: Mapping[str, Any]) -> int:
     return 1 if pixels.ndim == 3 or format in video.CONTENT_TYPES else len(pixels)
 
 
-def _clip(frames: np.ndarray, format: str, fps: float, quality: int | None) -> File:
-    data = video.encode_video(frames, format, fps, quality)
+def _clip(
+    frames: np.ndarray, format: str, fps: float, quality: int | None, sound: Sound | None
+) -> File:
+    data = video.encode_video(frames, format, fps, quality, sound)
     num_frames, height, width, _ = frames.shape
     return File(
         data,
@@ -88,6 +96,7 @@ def _clip(frames: np.ndarray, format: str, fps: float, quality: int | None) -> F
         num_frames=num_frames,
         fps=fps,
         duration_s=num_frames / fps,
+        sound_hz=None if sound is None else sound.rate_hz,
         beside=sheets_of(frames),
     )
 

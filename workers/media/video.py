@@ -20,6 +20,7 @@ from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTr
 from PIL import Image
 
 from workers.media.image import LOSSLESS, QUALITY
+from workers.media.sound import CODECS, Sound, add_track, packets
 
 CONTENT_TYPES = {"mp4": "video/mp4", "webm": "video/webm", "gif": "image/gif"}
 """Content types of the formats that a request may name for a video in one file."""
@@ -27,6 +28,8 @@ THREADS = 4
 """Threads of an encoder, on any machine: the bytes depend on their number alone."""
 EXACTLY = Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT
 """Conversion of RGB to YUV: the same on any processor."""
+INTERLEAVED = {"max_interleave_delta": "0"}
+"""Wait for every stream of a file, however long it is: sound and frames lie beside each other."""
 CENTISECONDS = 100
 """A GIF counts time in hundredths of a second."""
 GIF_COLOURS = 256
@@ -76,7 +79,13 @@ ENCODERS = {
 }
 
 
-def encode_video(frames: np.ndarray, format: str, fps: float, quality: int | None = None) -> bytes:
+def encode_video(
+    frames: np.ndarray,
+    format: str,
+    fps: float,
+    quality: int | None = None,
+    sound: Sound | None = None,
+) -> bytes:
     """uint8 [frames, height, width, 3] → a file.
 
     H.264 with 4:2:0 chroma has even sides alone: an odd one gets its last row or column twice.
@@ -84,12 +93,13 @@ def encode_video(frames: np.ndarray, format: str, fps: float, quality: int | Non
     Args:
         format: mp4, webm, gif or webp.
         quality: 1 to 100; of no effect on GIF, which has its 256 colours anyway.
+        sound: made as long as the frames; GIF and WebP carry none. None: a silent video.
 
     Raises: ValueError: another format.
     """
     quality = quality or QUALITY
     if format in ENCODERS:
-        return _video(frames, ENCODERS[format], fps, quality)
+        return _video(frames, ENCODERS[format], fps, quality, sound)
     if format == "gif":
         return _gif(frames, fps)
     if format == "webp":
@@ -98,12 +108,17 @@ def encode_video(frames: np.ndarray, format: str, fps: float, quality: int | Non
     raise ValueError(f"{format!r} is no format of videos; choose from {known}")
 
 
-def _video(frames: np.ndarray, encoder: Encoder, fps: float, quality: int) -> bytes:
+def _video(
+    frames: np.ndarray, encoder: Encoder, fps: float, quality: int, sound: Sound | None
+) -> bytes:
     # A file with a name: MP4's index is moved to the front in a second pass over it.
     with tempfile.NamedTemporaryFile(suffix=f".{encoder.container}") as file:
-        options = {"fflags": "+bitexact", **encoder.container_options}
+        options = {"fflags": "+bitexact", **INTERLEAVED, **encoder.container_options}
         with av.open(file.name, "w", format=encoder.container, options=options) as container:
             stream = _add_stream(container, frames, encoder, fps, quality)
+            if sound is not None:
+                track = add_track(container, sound, CODECS[encoder.container])
+                container.mux(packets(track, sound.lasting(len(frames) / fps)))
             for number, pixels in enumerate(frames):
                 container.mux(stream.encode(_frame(pixels, number, encoder)))
             container.mux(stream.encode())

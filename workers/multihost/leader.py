@@ -142,7 +142,7 @@ class Leader:
         """Return the program with the followers taking part."""
         place = {"programs": self._buckets[programs].number, "what": what}
 
-        def show(weights: list[Any], held: Held) -> jax.Array:
+        def show(weights: list[Any], held: Held) -> PyTree:
             fields = {**place, "row": held.handle.number}
             return self._launch("show", fields, {}, lambda: program(weights, held.row))
 
@@ -173,9 +173,9 @@ class Leader:
         self._computed(results.row if isinstance(results, Held) else results)
         return results
 
-    def fetch(self, array: jax.Array) -> np.ndarray:
-        """Return an array's values; it lies whole on each device."""
-        return np.asarray(self._computed(array))
+    def fetch(self, results: PyTree) -> PyTree:
+        """Return the arrays' values; they lie whole on each device."""
+        return jax.tree.map(np.asarray, self._computed(results))
 
     def _launch(
         self,

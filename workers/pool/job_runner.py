@@ -9,8 +9,6 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-import numpy as np
-
 from models.interface.pipeline import Prepared, RequestError
 from models.spec.request_images import image_values
 from service.jobs.model.job import Job, JobError, JobState, Output, Snapshot, Stage, Usage, Warned
@@ -22,13 +20,14 @@ from service.safety.verdict import SafetyAbsent
 from service.tracing import spans
 from service.tracing.span import NOTHING
 from workers.engine.adapters import LoraGone
-from workers.engine.engine import Engine
+from workers.engine.engine import Engine, EngineOutput
 from workers.engine.errors import EngineDied, GenerationFailed
 from workers.engine.row import Row
 from workers.engine.stage_timing import Turns
 from workers.media import sheets
 from workers.media.marking import Marking
 from workers.media.outputs import File, count, files
+from workers.media.sound import Sound
 from workers.pool import metrics
 from workers.pool.capacity import Places
 from workers.pool.eta import Eta
@@ -233,7 +232,7 @@ class JobRunner:
             on_stage("storing")
             await self._check(self._job, number, picture.pixels)
             recipe = await asyncio.to_thread(self._recipe, seed, images)
-            outputs = await self._save(number, recipe, seed, picture.pixels)
+            outputs = await self._save(number, recipe, seed, picture)
         return Snapshot(
             index=number,
             step=picture.steps,
@@ -276,12 +275,14 @@ class JobRunner:
         return recipe_of(job.request, seed, spec, job.loras, digests)
 
     async def _save(
-        self, number: int, recipe: Recipe, seed: int, pixels: np.ndarray
+        self, number: int, recipe: Recipe, seed: int, made: EngineOutput
     ) -> list[Output]:
         """Encode and store, one file after the other: beside the steps, and in little memory."""
-        encoding = files(pixels, self._job.request, recipe, self._marking)
+        rate_hz = self._engine.pipeline.spec.sound_hz
+        sound = None if made.sound is None or not rate_hz else Sound(made.sound, rate_hz)
+        encoding = files(made.pixels, self._job.request, recipe, self._marking, sound)
         turns = Turns(self._job.model)
-        index = number * count(pixels, self._job.request)
+        index = number * count(made.pixels, self._job.request)
         outputs: list[Output] = []
         with turns:
             while file := await self._next_file(encoding, turns):
@@ -312,6 +313,7 @@ class JobRunner:
             num_frames=file.num_frames,
             fps=file.fps,
             duration_s=file.duration_s,
+            sound_hz=file.sound_hz,
         )
 
     async def _put(self, key: str, data: bytes, content_type: str) -> None:

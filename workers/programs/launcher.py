@@ -73,8 +73,8 @@ class Launcher(Protocol):
         """A program's results when it has ended. Raises: its error; EngineDied: so has all else."""
         ...
 
-    def fetch(self, array: jax.Array) -> np.ndarray:
-        """Wait for one array, and bring it to the host."""
+    def fetch(self, results: PyTree) -> PyTree:
+        """Wait for arrays, and bring them to the host."""
         ...
 
 
@@ -141,9 +141,9 @@ class OneHost:
         """Wait until results are computed."""
         return jax.block_until_ready(results)
 
-    def fetch(self, array: jax.Array) -> np.ndarray:
-        """Return an array's values."""
-        return np.asarray(array)
+    def fetch(self, results: PyTree) -> PyTree:
+        """Return the arrays' values."""
+        return jax.tree.map(np.asarray, results)
 
     def _beside(self, program: Program) -> Program:
         @wraps(program)

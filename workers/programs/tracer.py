@@ -112,7 +112,7 @@ class Tracer:
         return traced
 
     def decode(self, row: PyTree) -> Traced:
-        """Trace (weights, row) → pixels of the finished row."""
+        """Trace (weights, row) → pixels of the finished row, with its sound if it has one."""
         return self._pixels(self.pipeline.decode, row)
 
     def preview(self, row: PyTree) -> Traced:
@@ -129,8 +129,8 @@ class Tracer:
         places = jax.ShapeDtypeStruct((size,), np.int32, sharding=self.arguments.replicated)
         return (self.arguments.of(tree),) * size, places
 
-    def _pixels(self, function: Callable[..., jax.Array], row: PyTree) -> Traced:
-        def pixels(weights: list[jax.Array], row: PyTree) -> jax.Array:
+    def _pixels(self, function: Callable[..., PyTree], row: PyTree) -> Traced:
+        def pixels(weights: list[jax.Array], row: PyTree) -> PyTree:
             return function(self._weights.unflatten(weights), row)
 
         jitted = self._jit(pixels, self.arguments.replicated)

@@ -56,6 +56,8 @@ class Output(BaseModel):
     """Number of frames of a video in one file, as the next two are; null of an image."""
     fps: float | None = None
     duration_s: float | None = None
+    sound_hz: int | None = None
+    """Samples a second of a video's sound; null: it is silent."""
 
 
 class Death(BaseModel):

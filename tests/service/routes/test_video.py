@@ -46,6 +46,7 @@ async def test_a_clip_is_mp4_unless_asked_otherwise(http: httpx.AsyncClient, poo
     [output] = job["outputs"]
     assert output["content_type"] == "video/mp4"
     assert (output["num_frames"], output["fps"], output["duration_s"]) == (9, 4, 2.25)
+    assert output["sound_hz"] is None
     assert (job["request"]["num_frames"], job["request"]["fps"]) == (9, 4)
     assert job["request"]["output"]["format"] == "mp4"
 

@@ -137,6 +137,17 @@ def test_a_rate_of_single_frames() -> None:
     assert warned(VIDEO, fps=30) == {}
 
 
+@pytest.mark.parametrize("format", ["png", "gif", "mp4", "webm"])
+def test_a_format_without_sound_says_so(format: str) -> None:
+    sounding = VIDEO.model_copy(update={"sound_hz": 48000})
+    found = warned(sounding, output={"format": format})
+    if format in ("png", "gif"):
+        assert f"{format} carries no sound" in found["output.format"]
+    else:
+        assert found == {}
+    assert "output.format" not in warned(VIDEO, output={"format": format})
+
+
 def test_a_need_of_some_tasks_is_met_in_others() -> None:
     need = Need(field="negative_target_size", tasks=("text-to-image",))
     assert not need.is_met({"task": "text-to-image"})

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.interface.pipeline import generate
 from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
 from tests.workers.polling import DEADLINE_S, until
+from tests.workers.sounding import SoundingToy
 from tests.workers.toy import ToyPipeline, reference
 from workers import metrics
 from workers.engine.engine import Engine, EngineOutput
@@ -87,6 +89,26 @@ async def test_mixed_requests_share_the_slots(engine: Engine, pipeline: ToyPipel
     pictures = await asyncio.gather(*(make(engine, **request) for request in requests))
     for picture, request in zip(pictures, requests, strict=True):
         assert_is_reference(picture, pipeline, **request)
+
+
+@pytest.mark.parametrize("pipeline", [SoundingToy()])
+async def test_sound_is_the_same_alone_and_in_company(
+    pipeline: SoundingToy, layout: Layout
+) -> None:
+    clips = [{"num_frames": 5, "seed": seed, "num_inference_steps": 4 + seed} for seed in range(4)]
+    engine = Engine(pipeline, layout, 4)
+    together = await asyncio.gather(*(make(engine, **clip) for clip in clips))
+    alone = [await make(engine, **clip) for clip in clips]
+    engine.close()
+    for made, again, clip in zip(together, alone, clips, strict=True):
+        assert made.sound is not None and again.sound is not None
+        assert np.array_equal(made.sound, again.sound)
+        assert np.array_equal(made.pixels, again.pixels)
+        expected = generate(pipeline, clip, {})
+        np.testing.assert_allclose(made.sound, expected.sound, atol=1e-3)
+    first, second = (made.sound for made in together[:2])
+    assert first is not None and second is not None
+    assert np.abs(first - second).max() > 0.1
 
 
 async def test_a_picture_that_joins_and_leaves_midway_changes_nothing(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -39,14 +40,30 @@ def conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
     return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=dims)
 
 
+def conv_of_sound(x: jax.Array, kernel: jax.Array, *, groups: int = 1, twice: int = 1) -> jax.Array:
+    """Convolution along one axis; of groups of channels, or between zeros set among samples."""
+    return jax.lax.conv_general_dilated(
+        x,
+        kernel,
+        (1,),
+        ((0, 0),),
+        lhs_dilation=(twice,),
+        dimension_numbers=("NTC", "TIO", "NTC"),
+        feature_group_count=groups,
+    )
+
+
 @pytest.mark.parametrize(
     ("function", "shapes"),
     [
         (lambda x, w: x @ w, ((96, 64), (64, 128))),
         (attention, ((2, 64, 4, 64), (2, 96, 4, 64))),
         (conv, ((1, 24, 24, 16), (3, 3, 16, 32))),
+        (conv_of_sound, ((2, 200, 16), (7, 16, 8))),
+        (partial(conv_of_sound, groups=16), ((2, 200, 16), (12, 1, 16))),
+        (partial(conv_of_sound, twice=4), ((1, 200, 16), (8, 16, 8))),
     ],
-    ids=["product", "attention", "convolution"],
+    ids=["product", "attention", "convolution", "of sound", "of each channel", "transposed"],
 )
 def test_flops_are_those_of_the_compiled_program(
     function: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]

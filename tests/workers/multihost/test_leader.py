@@ -23,6 +23,7 @@ from tests.workers.experts import TwoExperts, fields
 from tests.workers.multihost.ends import SILENCE_S, ends
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.resume import disturbed_at
+from tests.workers.sounding import SoundingToy
 from tests.workers.toy import ToyPipeline
 from workers.engine.array_framing import Message
 from workers.engine.engine import Engine
@@ -233,6 +234,15 @@ async def test_each_process_brings_its_own_experts(
     await engine.generate(fields(4), {}, on_step)
     assert len(latents) == 4
     assert all(same.all() for same in latents)
+
+
+@pytest.mark.parametrize("pipeline", [SoundingToy], indirect=True)
+async def test_sound_comes_with_the_frames(engine: Engine, pipeline: SoundingToy) -> None:
+    made = await make(engine, num_frames=5)
+    expected = generate(pipeline, {"num_frames": 5}, {})
+    assert made.sound is not None
+    np.testing.assert_allclose(made.sound, expected.sound, atol=1e-3)
+    assert np.abs(made.pixels - expected.pixels.astype(int)).max() <= PIXEL_TOLERANCE
 
 
 async def test_a_lost_process_ends_what_waits_for_it(

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 from prometheus_client import REGISTRY
 
-from models.interface.pipeline import Fields, Prepared
+from models.interface.pipeline import Fields, Prepared, generate
 from models.parallel.axis_rules import Layout
 from service.jobs.model.job import JobState, Warned
 from service.jobs.queue import Queue
@@ -30,7 +30,9 @@ from service.settings.settings import Settings
 from service.tracing.log_format import JsonFormatter
 from tests.workers.at_work import at_work, has, status
 from tests.workers.jobs import ended, pixels, toy_job
+from tests.workers.media.test_sound import loudest_hz
 from tests.workers.polling import DEADLINE_S, until
+from tests.workers.sounding import RATE_HZ, SoundingToy
 from tests.workers.toy import SPEC, ToyPipeline, reference
 from workers.media.outputs import DEFAULT_FPS
 from workers.pool.cost_reporting import NO_NUMBERS
@@ -169,8 +171,35 @@ async def test_clips_become_one_file_each(
         assert (output.height, output.width) == (8, 64)
         with av.open(io.BytesIO(await store.get(output.key))) as file:
             assert len(list(file.decode(video=0))) == 5
+    assert [output.sound_hz for job in single for output in job.outputs] == [None] * 3
     assert [output.index for output in double.outputs] == [0, 1]
     assert [output.fps for output in double.outputs] == [DEFAULT_FPS] * 2
+
+
+async def test_clips_have_their_sound(layout: Layout, queue: Queue, store: Store) -> None:
+    pipeline = SoundingToy()
+    formats = {"mp4": RATE_HZ, "webm": RATE_HZ, "gif": None}
+    jobs = [toy_job(num_frames=5, num_images=2, output={"format": format}) for format in formats]
+    for job in jobs:
+        await queue.put(job)
+    async with at_work(pipeline, layout, queue, store, warmup={"num_frames": 5}):
+        made = [await ended(queue, job) for job in jobs]
+    for job, rate_hz in zip(made, formats.values(), strict=True):
+        for output in job.outputs:
+            assert (output.sound_hz, output.duration_s) == (rate_hz, 0.625)
+            with av.open(io.BytesIO(await store.get(output.key))) as file:
+                assert len(file.streams.audio) == (rate_hz is not None)
+                if rate_hz is None:
+                    continue
+                frames = list(file.decode(audio=0))
+            heard = np.concatenate([one.to_ndarray() for one in frames], axis=1)
+            sound = generate(pipeline, {**job.request, "seed": output.seed}, {}).sound
+            for found, expected in zip(heard, sound, strict=True):
+                rate = frames[0].sample_rate
+                hz = loudest_hz(expected, RATE_HZ)
+                assert loudest_hz(found[: len(expected) * rate // RATE_HZ], rate) == pytest.approx(
+                    hz, abs=2
+                )
 
 
 class Quoting(ToyPipeline):
