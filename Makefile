@@ -151,6 +151,7 @@ train: $(RAN)-train ## the demo models anew, or from where they stopped (five an
 	$(BIN)/python -m models.demo lora outline --base models/demo/runs/flux/model
 	$(BIN)/python -m models.demo lora coral --base models/demo/runs/flux/model
 	$(BIN)/python -m models.demo train sdxl
+	$(BIN)/python -m models.demo control --base models/demo/runs/sdxl/model
 	$(BIN)/python -m models.demo train wan
 
 tpu-schedule: $(RAN)-test ## steps by the TPU compiler's own schedule, no TPU needed; ARGS=--write puts them into docs/performance/speed.md

@@ -82,6 +82,11 @@ OTHER_BASES: Mapping[str, str] = {
 """The same for files with a key that begins so."""
 
 
+WITH_PIPELINES = frozenset({".flux.load"})
+"""Modules whose `load` takes the class of a pipeline, in place of the index's (`Reading.pipeline`).
+"""
+
+
 def loader(class_name: str) -> Callable[..., Pipeline]:
     """The `load` of the family of a model_index.json. Raises: UnsupportedCheckpoint."""
     return import_module(_module(class_name), __package__).load  # type: ignore[no-any-return]
@@ -141,7 +146,7 @@ def load(
     if base is not None:
         raise CheckpointError(f"{source}: no such file; only a single file of weights has a base")
     folder = resolve(source)
-    class_name = read_model_index(folder)["_class_name"]
+    class_name = _class_of(folder, how)
     load_family = loader(class_name)
     if FAMILIES[class_name] in WITH_EXPERTS:
         load_family = partial(load_family, swap_experts=swap_experts)
@@ -169,7 +174,7 @@ def _load_file(
             "are never opened"
         )
     folder = resolve(base or base_of(file), patterns=CONFIGS)
-    class_name = read_model_index(folder)["_class_name"]
+    class_name = _class_of(folder, how)
     further = SINGLE_FILES.get(FAMILIES.get(class_name, ""))
     if further is None:
         raise UnsupportedCheckpoint(f"{file}: single files of a {class_name} are not served")
@@ -180,6 +185,22 @@ def _load_file(
         return load_family(name, folder, dtype, defaults)
     except ValueError as error:
         raise CheckpointError(f"{file}, with the configs of {folder}: {error}") from error
+
+
+def _class_of(folder: Path, how: Mapping[str, Any]) -> str:
+    """Return the class of a checkpoint's pipeline.
+
+    Raises: CheckpointError: `pipeline` is set, and is no other way of using this checkpoint.
+    """
+    own: str = read_model_index(folder)["_class_name"]
+    wanted: str | None = how.get("pipeline")
+    if wanted is None or wanted == own:
+        return own
+    if _module(own) not in WITH_PIPELINES or FAMILIES.get(wanted) != FAMILIES[own]:
+        served = sorted(name for name, module in FAMILIES.items() if module == FAMILIES[own])
+        can_be = " or ".join(served) if FAMILIES[own] in WITH_PIPELINES else own
+        raise CheckpointError(f"{folder}: pipeline is {wanted}, but it can only be {can_be}")
+    return wanted
 
 
 def _reading(class_name: str, how: Mapping[str, Any]) -> Reading:

@@ -8,18 +8,30 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from deploy.local.processes import ATELIER, dies_with_parent, importing_ours
 
 FOLDER = Path(".atelier")
-PICTURE = ("a red circle on a blue background", "first-picture.png")
-CLIP = ("a red circle moves to the right on a blue background", "first-clip.mp4")
+
+
+class First(NamedTuple):
+    """First output of a model."""
+
+    prompt: str
+    file: str
+    image: str | None = None
+    """File of the image that it changes."""
+
+
+PICTURE = First("a red circle on a blue background", "first-picture.png")
 FIRST = {
     "flux-demo": PICTURE,
-    "sdxl-demo": (PICTURE[0], "first-picture-sdxl.png"),
-    "wan-demo": CLIP,
+    "sdxl-demo": First(PICTURE.prompt, "first-picture-sdxl.png"),
+    "wan-demo": First("a red circle moves to the right on a blue background", "first-clip.mp4"),
+    "flux-edit-demo": First("make the circle green", "first-edit.png", image=PICTURE.file),
 }
-"""First output of a demo model as soon as it is ready, and the file for it."""
+"""First output of a demo model as soon as it is ready."""
 READY = re.compile(r"^(\S+) is ready at (\S+)")
 ALL = "Atelier"
 """Name of the system, ready when all models are."""
@@ -56,10 +68,11 @@ def _show(model: str, server: str, made: set[str]) -> None:
 
 
 def _make_first(model: str, server: str) -> None:
-    prompt, file = FIRST.get(model, PICTURE)
+    prompt, file, image = FIRST.get(model, PICTURE)
     path = FOLDER / file
     path.parent.mkdir(exist_ok=True)
     chosen = ["--model", model] if model in FIRST else []
+    chosen += ["--image", str(FOLDER / image)] if image else []
     command = ["generate", prompt, *chosen, "--server", server, "--output", str(path)]
     if subprocess.run([*ATELIER, *command], env=importing_ours(os.environ)).returncode == 0:
         kind = "video" if path.suffix == ".mp4" else "image"

@@ -27,13 +27,15 @@ from service.auth.exposure import local_url, reached_at
 from service.jobs.redis.connection import RedisUnreachable
 from service.jobs.storage.private_folders import private_folder
 from service.settings.loras import LoraSettings
-from service.settings.models import ModelSettings
+from service.settings.models import ControlSettings, ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
 
 DEMO_FOLDER = Path(__file__).resolve().parents[2] / "models" / "demo"
 """Folder of the demo models: `flux` in it, with a model_index.json, is served as `flux-demo`."""
+DEMO_EDIT_PIPELINE = "FluxKontextPipeline"
+"""Pipeline of the demo models that change an image."""
 DEMO_SLOTS = 2
 """Slots of each demo model's pool: three of them share a small machine."""
 CORES_A_START = 2
@@ -100,7 +102,34 @@ def demo_models(folder: Path) -> dict[str, ModelSettings]:
             f"no demo model's weights are in {folder}; train them with `make train`,"
             " or name a model of your own: atelier up --model NAME=FOLDER"
         )
-    return {f"{at.name}-demo": ModelSettings(source=str(at), dtype="float32") for at in found}
+    models = {
+        f"{at.name}-demo": ModelSettings(
+            source=str(at),
+            dtype="float32",
+            controls=demo_controls(folder / "controls" / at.name),
+            max_controls=1,
+        )
+        for at in found
+    }
+    return models | demo_edits(folder / "edits", models)
+
+
+def demo_edits(folder: Path, models: Mapping[str, ModelSettings]) -> dict[str, ModelSettings]:
+    """The demo models that change an image: each is another one with an adapter, `flux` of Flux."""
+    bases = {file: f"{file.stem}-demo" for file in sorted(folder.glob("*.safetensors"))}
+    return {
+        f"{file.stem}-edit-demo": ModelSettings(
+            base=base, lora=str(file), fuse=True, pipeline=DEMO_EDIT_PIPELINE
+        )
+        for file, base in bases.items()
+        if base in models
+    }
+
+
+def demo_controls(folder: Path) -> dict[str, ControlSettings]:
+    """The ControlNets of a demo model that are there, by name."""
+    found = sorted(config.parent for config in folder.glob("*/config.json"))
+    return {at.name: ControlSettings(source=str(at)) for at in found}
 
 
 def demo_loras(folder: Path) -> dict[str, LoraSettings]:

@@ -181,6 +181,19 @@ def chosen_defaults(
     return chosen
 
 
+def read_reference_px(folder: Path) -> int | None:
+    """Side of a square reference as the checkpoint wants it, in `atelier.json`; else None.
+
+    Raises:
+        CheckpointError: not readable as JSON, or no positive number.
+    """
+    file = folder / "atelier.json"
+    found = _read_json(file).get("reference_px") if file.is_file() else None
+    if found is not None and (type(found) is not int or found < 1):
+        raise CheckpointError(f"{file}: reference_px should be a positive number of pixels")
+    return found
+
+
 def read_qualities(folder: Path) -> dict[str, Quality]:
     """Presets of `quality` that the checkpoint brings along, in `atelier.json`; else none.
 

@@ -3,7 +3,9 @@
 `python -m models.demo vae pictures` trains the autoencoder that Flux and SDXL share, `vae clips`
 Wan's; `train flux`, `train sdxl` and `train wan` the rest, and `export` writes the best model so
 far. All resume what the runs' folder holds, and end when they have had their minutes in all.
-`lora outline` and `lora coral` train adapters of a finished Flux, each in one sitting.
+`lora outline` and `lora coral` train adapters of a finished Flux, each in one sitting; `control`
+trains the ControlNet of a finished SDXL and `edit` the adapter with which a finished Flux changes
+images; both go on where they stopped.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from models.demo.recipes import controls, edit
 from models.demo.recipes.flux import Flux
 from models.demo.recipes.loras import LORAS, make
 from models.demo.recipes.sdxl import Sdxl
@@ -24,8 +27,8 @@ from models.demo.training.train_vae import train as train_vae
 from models.demo.training.video_vae import ClipAutoencoder
 
 RUNS = Path(__file__).parent / "runs"
-BASE = Path(__file__).parent / "flux"
-"""Checkpoint that adapters are trained for, if no other is named."""
+SERVED = Path(__file__).parent
+"""Folder of the checkpoints that adapters and ControlNets are trained for, if no other is named."""
 AUTOENCODERS: Mapping[str, tuple[Callable[[], Autoencoder], float]] = {
     "pictures": (ImageAutoencoder, 18),
     "clips": (ClipAutoencoder, 52),
@@ -54,10 +57,22 @@ def main() -> None:
     exported.add_argument("family", choices=FAMILIES)
     lora = commands.add_parser("lora", help="train an adapter of the demo's Flux")
     lora.add_argument("name", choices=LORAS)
-    lora.add_argument("--base", type=Path, default=BASE, help="the finished Flux's folder")
+    lora.add_argument(
+        "--base", type=Path, default=SERVED / "flux", help="the finished Flux's folder"
+    )
+    control = commands.add_parser("control", help="train the ControlNet of the demo's SDXL")
+    control.add_argument("--base", type=Path, default=SERVED / "sdxl", help="its folder, finished")
+    editing = commands.add_parser("edit", help="train the adapter with which Flux changes images")
+    editing.add_argument("--base", type=Path, default=SERVED / "flux", help="its folder, finished")
     arguments = parser.parse_args()
     if arguments.command == "lora":
         make(arguments.name, arguments.base, arguments.runs / "loras")
+        return
+    if arguments.command == "control":
+        controls.make(arguments.base, arguments.runs / "controls")
+        return
+    if arguments.command == "edit":
+        edit.make(arguments.base, arguments.runs / "edits")
         return
     if arguments.command == "vae":
         autoencoder, minutes = AUTOENCODERS[arguments.subject]

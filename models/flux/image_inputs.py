@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
-from models.flux.reference import read_reference
+from models.flux.reference import SIDE_PX, read_reference
 from models.flux.request import FluxRequest
 from models.interface.images import read_image, read_mask
 from models.interface.pipeline import RequestError
@@ -88,15 +88,20 @@ def control(request: FluxRequest, files: Files, plan: Plan, draws: ImageDraws) -
     }
 
 
-def with_reference(request: FluxRequest, files: Files, plan: Plan, draws: ImageDraws) -> Inputs:
+def with_reference(
+    request: FluxRequest, files: Files, plan: Plan, draws: ImageDraws, side_px: int = SIDE_PX
+) -> Inputs:
     """`noise`; with an image `reference` [rows, columns, 3], at a size of its own.
+
+    Args:
+        side_px: of a square reference.
 
     Raises: RequestError: the image cannot be read or is too small.
     """
     inputs = {"noise": draws.noise()}
     if "image" in files:
         multiple = 2 * request.height // draws.h
-        inputs["reference"] = read_reference(files["image"], multiple, "image")
+        inputs["reference"] = read_reference(files["image"], multiple, "image", side_px)
     return inputs
 
 

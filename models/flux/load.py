@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from models.checkpoint.config_fields import check_fit
-from models.checkpoint.folder import read_config, read_model_index
+from models.checkpoint.folder import read_config, read_model_index, read_reference_px
 from models.flow.load import FamilyCheckpoint, Network
 from models.flow.load import load as load_checkpoint
 from models.flux.config import FluxConfig
@@ -40,7 +40,8 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[FluxNetworks, FluxP
         (*joint, "text_encoder_2 d_model", t5_config.d_model),
         (*pooled, "text_encoder hidden_size", clip_config.hidden_size),
     )
-    tool = tool_of(read_model_index(folder)["_class_name"], config, vae)
+    class_name = reading.pipeline or read_model_index(folder)["_class_name"]
+    tool = tool_of(class_name, config, vae, read_reference_px(folder))
     scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
     redux = ReduxCheckpoint.read(reading.image_prompts, config.joint_attention_dim)
     first, second = folder / "text_encoder", folder / "text_encoder_2"

@@ -16,17 +16,18 @@ SIZES = (
 )
 """Width and height. Source: diffusers pipeline_flux_kontext.py, PREFERRED_KONTEXT_RESOLUTIONS."""
 
-PIXELS = 1 << 20
-"""Pixels of each of them, to within 1.4 %."""
+SIDE_PX = 1024
+"""Side of the square one; all have its number of pixels, to within 1.4 %."""
 
 
 def read_reference(
-    data: bytes, multiple: int, field: str
+    data: bytes, multiple: int, field: str, side_px: int = SIDE_PX
 ) -> Float32[np.ndarray, "height width colours"]:
     """An image file → pixels in [-1, 1], at the size of `SIZES` whose shape is nearest.
 
     Args:
         multiple: pixels of a token's side, of which whole ones are read.
+        side_px: side of the square size; the others are scaled alike.
 
     Raises: RequestError: the image cannot be read or is smaller than a token.
     """
@@ -34,7 +35,8 @@ def read_reference(
     width, height = (side - side % multiple for side in image.size)
     if not width or not height:
         raise RequestError(field, f"must be at least {multiple} x {multiple} pixels")
-    width, height = (side - side % multiple for side in nearest_size(width, height))
+    scaled = (side * side_px // SIDE_PX for side in nearest_size(width, height))
+    width, height = (max(multiple, side - side % multiple) for side in scaled)
     return pixels_of(image.resize((width, height), Image.Resampling.LANCZOS))
 
 

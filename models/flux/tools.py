@@ -7,7 +7,8 @@ and the transformer's input channels have to agree.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from models.flux import image_inputs, reference
@@ -80,7 +81,7 @@ KONTEXT = Tool(
     images=("image",),
     inputs=image_inputs.with_reference,
     not_served=frozenset({"strength"}),
-    read_pixels={"image": reference.PIXELS},
+    read_pixels={"image": reference.SIDE_PX**2},
 )
 
 TOOLS: Mapping[str, Tool] = {
@@ -93,9 +94,23 @@ TOOLS: Mapping[str, Tool] = {
 """`_class_name` of a checkpoint's model_index.json → its kind."""
 
 
-def tool_of(class_name: str, config: FluxConfig, vae: VaeConfig) -> Tool:
-    """Return a checkpoint's kind. Raises: ValueError: its transformer has other inputs."""
+def tool_of(
+    class_name: str, config: FluxConfig, vae: VaeConfig, reference_px: int | None = None
+) -> Tool:
+    """Return a checkpoint's kind.
+
+    Args:
+        reference_px: side of the square reference that it was trained on; None: Kontext's.
+
+    Raises: ValueError: its transformer has other inputs.
+    """
     tool = TOOLS[class_name]
+    if reference_px is not None and tool.read_pixels:
+        tool = replace(
+            tool,
+            inputs=partial(image_inputs.with_reference, side_px=reference_px),
+            read_pixels={"image": reference_px**2},
+        )
     wanted = 4 * (vae.latent_channels + tool.further_channels(vae))
     if config.in_channels != wanted:
         raise ValueError(

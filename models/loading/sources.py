@@ -208,6 +208,7 @@ class Reading:
         controls: ControlNets beside the checkpoint's networks, by name.
         max_controls: controls that one request may have.
         refiner: checkpoint that takes the last steps of requests that say so.
+        pipeline: class of diffusers' pipeline whose inputs are taken; None: the checkpoint's own.
         reader: of everything but the configs; with `SHAPES` no weights are needed.
     """
 
@@ -222,6 +223,7 @@ class Reading:
     controls: Mapping[str, ControlSource] = field(default_factory=dict)
     max_controls: int = 0
     refiner: CheckpointSource | None = None
+    pipeline: str | None = None
     reader: Reader = FILES
 
     @property

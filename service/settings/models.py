@@ -85,6 +85,10 @@ class ModelSettings(Section):
     source: str = Field("", validate_default=True)
     """Folder in diffusers' layout, hub id with an optional @revision, or single file. Left out of a
     model with a `lora`, which has its base's."""
+    pipeline: str | None = None
+    """Class of diffusers' pipeline whose inputs the model takes, where `model_index.json` names
+    another one of Flux's: `FluxKontextPipeline` for Kontext's weights in a single file, with the
+    folder of another Flux as `base`. Left out: as that file says."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Data type of the weights."""
     activation_dtype: Literal["float32", "bfloat16", "float16"] | None = None

@@ -60,20 +60,22 @@ def test_the_demo_makes_something_of_each_model(tmp_path: Path) -> None:
         printed += demo.stdout
         assert demo.wait(DEADLINE_S) == 0, "".join(printed)
     for model in demo_models(DEMO_FOLDER):
-        file = tmp_path / ".atelier" / FIRST[model][1]
+        file = tmp_path / ".atelier" / FIRST[model].file
         assert any(str(file) in line for line in printed)
         check(file)
 
 
 def check_examples(address: str, folder: Path) -> None:
-    """Every example of the documents works, and leaves the image that it names."""
+    """Every example works, and leaves the image that it names, for those behind it."""
     pages = set()
     for page, code in examples():
         pages.add(page)
+        name = re.search(r'(?:-o |Path\(")(\w+\.png)', code)
+        if name:
+            (folder / name[1]).unlink(missing_ok=True)
         printed = run_as_written(code, address, folder)
-        if name := re.search(r"\w+\.png", code):
-            check(folder / name[0])
-            (folder / name[0]).unlink()
+        if name:
+            check(folder / name[1])
         else:
             assert re.search("succeeded|queued", printed), f"{code}\n{printed}"
     assert pages == set(PAGES)

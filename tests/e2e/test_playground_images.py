@@ -110,6 +110,17 @@ def test_pictures_to_follow_by_controlnets(page: Page, url: str, files: dict[str
     assert {name: entry[name] for name in wanted} == wanted
 
 
+def test_an_example_comes_with_its_outline(page: Page, url: str) -> None:
+    page.get_by_role("button", name="With a picture: a yellow cross on a black background").click()
+    expect(page.locator("#prompt")).to_have_value("a yellow cross on a black background")
+    source = page.locator("#control-list img").get_attribute("src") or ""
+    picture = Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))).convert("L")
+    pixels = np.asarray(picture)
+    assert pixels.shape == (96, 96) and {*np.unique(pixels)} == {0, 255}
+    (entry,) = asked_for(url, page)["control"]
+    assert entry["name"] == "canny" and entry["preprocess"] == "canny"
+
+
 def test_a_picture_to_follow(page: Page, url: str, files: dict[str, Path]) -> None:
     page.set_input_files("#control_image", files["red"])
     assert asked_for(url, page)["control_image"].endswith("/control_image")

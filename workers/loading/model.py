@@ -216,6 +216,7 @@ def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
         },
         max_controls=model.max_controls,
         refiner=model.refiner,
+        pipeline=model.pipeline,
         **how,
     )
     install_banks(pipeline, model.lora_pages or 0, how.get("sharding"))

@@ -138,12 +138,20 @@ class FluxDenoiser(nnx.Module):
         self, latents: Float[Array, "batch h w c"], timestep: Float[Array, " batch"], text: Text
     ) -> Float[Array, "batch h w c"]:
         """Return the velocity at a time."""
+        return self.velocity(jax.vmap(pack)(latents), IMAGE_IDS, timestep, text)
+
+    def velocity(
+        self,
+        tokens: Float[Array, "batch tokens channels"],
+        ids: np.ndarray,
+        timestep: Float[Array, " batch"],
+        text: Text,
+    ) -> Float[Array, "batch h w c"]:
+        """Return the velocity of the latents that the first tokens are."""
         prompt_embeds, pooled = text
-        packed = jax.vmap(pack)(latents)
-        velocity = self.transformer(
-            packed, prompt_embeds, pooled, timestep, None, IMAGE_IDS, TEXT_IDS
-        )
-        return jax.vmap(lambda tokens: unpack(tokens, SIDE, SIDE))(velocity)
+        velocity = self.transformer(tokens, prompt_embeds, pooled, timestep, None, ids, TEXT_IDS)
+        of_latents = velocity[:, : len(IMAGE_IDS)]
+        return jax.vmap(lambda tokens: unpack(tokens, SIDE, SIDE))(of_latents)
 
     def loss(
         self, latents: Float[Array, "batch h w c"], text: Text, key: jax.Array
@@ -233,4 +241,5 @@ class Flux:
                 ),
             },
             write_tokenizers=self.write_tokenizers,
+            reference_px=SIZE_PX,
         )

@@ -11,6 +11,7 @@ from PIL import Image
 
 from models.demo.recipes.flux import Flux
 from models.demo.training import lora
+from models.demo.training.beside import training_data
 from models.demo.training.evaluate import score
 from models.demo.training.finished import finished
 from models.demo.training.fitted_latents import fitted_set
@@ -51,7 +52,7 @@ def make(name: str, base: Path, folder: Path) -> None:
     recipe = Adapted(subject)
     model, vae = finished(recipe, base)
     prompts = Prompts(recipe.tokenizers(base))
-    data = lora.training_data(model, prompts, *fitted_set(subject, vae))
+    data = training_data(model, prompts, *fitted_set(subject, vae))
     changes = lora.train(recipe, model, data, rank, steps)
     lora.write(changes, key_mapping.RENAMES, folder / f"{name}.safetensors")
     examine(recipe, model, vae, prompts)

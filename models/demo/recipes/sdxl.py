@@ -7,9 +7,9 @@ and trailing timesteps, without which the last step's grey would show.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -145,15 +145,31 @@ class SdxlDenoiser(nnx.Module):
     def predict(
         self, latents: Float[Array, "batch h w c"], timestep: Float[Array, " batch"], text: Text
     ) -> Float[Array, "batch h w c"]:
-        """Return the noise at a time."""
+        """Return the network's output at a time."""
+        return self.unet(*self.conditions(latents, timestep, text))
+
+    def conditions(
+        self, latents: Float[Array, "batch h w c"], timestep: Float[Array, " batch"], text: Text
+    ) -> tuple[Array, Array, Array, Array, Array]:
+        """Return the arguments of the UNet, which its ControlNets share."""
         prompt_embeds, pooled = text
         side = jnp.float32(SIZE_PX)
         time_ids = jnp.array([side, side, 0, 0, side, side])
         time_ids = jnp.broadcast_to(time_ids, (len(latents), SIZES))
-        return self.unet(latents, timestep, prompt_embeds, pooled, time_ids)
+        return latents, timestep, prompt_embeds, pooled, time_ids
 
     def loss(
         self, latents: Float[Array, "batch h w c"], text: Text, key: jax.Array
+    ) -> Float[Array, ""]:
+        """Return the loss of `predict`."""
+        return self.error_of(self.predict, latents, text, key)
+
+    def error_of(
+        self,
+        predict: Callable[..., Array],
+        latents: Float[Array, "batch h w c"],
+        text: Any,
+        key: jax.Array,
     ) -> Float[Array, ""]:
         """Mean squared error of v = alpha noise - sigma latents, at times spread over the batch."""
         noise_key, time_key = jax.random.split(key)
@@ -163,7 +179,7 @@ class SdxlDenoiser(nnx.Module):
         time = jnp.minimum(time, steps - 1)
         clean_share = jnp.array(ALPHAS_CUMPROD)[time.astype(jnp.int32), None, None, None]
         alpha, sigma = jnp.sqrt(clean_share), jnp.sqrt(1 - clean_share)
-        output = self.predict(alpha * latents + sigma * noise, time, text)
+        output = predict(alpha * latents + sigma * noise, time, text)
         return jnp.square(output - (alpha * noise - sigma * latents)).mean()
 
 

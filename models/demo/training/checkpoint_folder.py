@@ -54,6 +54,8 @@ class Checkpoint(NamedTuple):
     """Defaults of request fields."""
     parts: Mapping[str, SavedNetwork]
     write_tokenizers: Callable[[Path], object]
+    reference_px: int | None = None
+    """Side of the square references that its adapters are trained with."""
 
 
 def write(checkpoint: Checkpoint, folder: Path) -> None:
@@ -61,12 +63,13 @@ def write(checkpoint: Checkpoint, folder: Path) -> None:
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     index = {"_diffusers_version": DIFFUSERS_VERSION, **checkpoint.model_index}
-    _write_json(partial / "model_index.json", index)
-    _write_json(partial / "scheduler" / "scheduler_config.json", checkpoint.scheduler)
-    _write_json(partial / "atelier.json", {"defaults": checkpoint.defaults})
+    write_json(partial / "model_index.json", index)
+    write_json(partial / "scheduler" / "scheduler_config.json", checkpoint.scheduler)
+    reference = {} if checkpoint.reference_px is None else {"reference_px": checkpoint.reference_px}
+    write_json(partial / "atelier.json", {"defaults": checkpoint.defaults, **reference})
     checkpoint.write_tokenizers(partial)
     for name, part in checkpoint.parts.items():
-        _write_json(partial / name / "config.json", part.config)
+        write_json(partial / name / "config.json", part.config)
         save_file(tensors(part), partial / name / part.file, metadata={"format": "pt"})
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
@@ -135,6 +138,7 @@ def _as_torch(path: str, key: str, array: np.ndarray, windows: Windows) -> np.nd
     return np.ascontiguousarray(array)
 
 
-def _write_json(path: Path, value: object) -> None:
+def write_json(path: Path, value: object) -> None:
+    """Write a JSON file, and the folders it lies in."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

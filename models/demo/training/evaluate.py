@@ -11,11 +11,15 @@ import numpy as np
 from flax import nnx
 
 from models.demo.training.prompts import Prompts
-from models.demo.training.recipe import Recipe
+from models.demo.training.recipe import Recipe, Subject
+from models.demo.world.checker import MIN_OVERLAP
+from models.demo.world.overlap import overlap
 from models.sampling.guidance import classifier_free
 
 CHUNK = 25
 SEED = 11
+PLACED = MIN_OVERLAP
+"""Least overlap with an original of a drawing that has its things where that has them."""
 
 
 def score(
@@ -33,9 +37,18 @@ def score(
 
 
 def sample(
-    recipe: Recipe, model: Any, vae: nnx.Module, prompts: Prompts, sentences: list[str]
+    recipe: Recipe,
+    model: Any,
+    vae: nnx.Module,
+    prompts: Prompts,
+    sentences: list[str],
+    shown: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Draw once a sentence, uint8, from fixed noise."""
+    """Draw once a sentence, uint8, from fixed noise.
+
+    Args:
+        shown: what the network sees beside each sentence, whether or not that is read.
+    """
     rng = np.random.default_rng(SEED)
     shape = (len(sentences), *recipe.latents_shape)
     noise = rng.standard_normal(shape).astype(np.float32)
@@ -46,16 +59,32 @@ def sample(
     for first in range(0, len(sentences), CHUNK):
         rows = slice(first, first + CHUNK)
         text = jax.tree.map(lambda leaf, rows=rows: leaf[rows], said)
-        latents = _denoise(recipe, model, noise[rows], (text, unsaid))
+        empty = jax.tree.map(lambda one, many: jnp.broadcast_to(one, many.shape), unsaid, text)
+        if shown is not None:
+            text, empty = (text, shown[rows]), (empty, shown[rows])
+        latents = _denoise(recipe, model, noise[rows], (text, empty))
         drawings.append(np.asarray(decode(vae, latents)))
     return np.concatenate(drawings)
+
+
+def compare(
+    subject: Subject, drawings: np.ndarray, originals: np.ndarray, prompts: list[str]
+) -> dict[str, float]:
+    """Return the shares of drawings that show what was asked for, and where.
+
+    `right`: by their prompts. `placed`: things lie where the originals have theirs. `both`. And
+    the mean `overlap` with the originals.
+    """
+    overlaps = np.array(list(map(overlap, drawings, originals)))
+    right = np.array([subject.check(*pair).correct for pair in zip(drawings, prompts, strict=True)])
+    placed = overlaps >= PLACED
+    shares = {"right": right, "placed": placed, "both": right & placed, "overlap": overlaps}
+    return {name: float(np.mean(values)) for name, values in shares.items()}
 
 
 def _denoise(recipe: Recipe, model: Any, noise: np.ndarray, texts: tuple[Any, Any]) -> jax.Array:
     solver = recipe.scheduler.solver
     plan = recipe.scheduler.plan(recipe.steps)
-    positive, negative = texts
-    negative = jax.tree.map(lambda one, many: jnp.broadcast_to(one, many.shape), negative, positive)
     latents = jnp.asarray(noise) * plan.init_noise_sigma
     history = jax.vmap(solver.begin)(latents)
     for index in range(len(plan)):
@@ -63,7 +92,7 @@ def _denoise(recipe: Recipe, model: Any, noise: np.ndarray, texts: tuple[Any, An
             model,
             latents * plan.input_scale[index],
             plan.timesteps[index],
-            (positive, negative),
+            texts,
             recipe.guidance,
         )
         values = {name: jnp.full(len(noise), value) for name, value in plan.at(index).items()}

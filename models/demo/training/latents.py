@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -24,11 +25,22 @@ def training_set(
     prompts = [scene.prompt for scene in scenes]
     if path.exists():
         return load_file(path)["latents"], prompts
+    chunks = (
+        np.stack([subject.draw(scene, rng) for scene in scenes[first : first + CHUNK]])
+        for first in range(0, count, CHUNK)
+    )
+    latents = encoded(subject, vae, chunks).astype(np.float16)
+    save_file({"latents": latents}, path)
+    return latents, prompts
+
+
+def encoded(subject: Subject, vae: nnx.Module, chunks: Iterable[np.ndarray]) -> np.ndarray:
+    """Return the latents [count, …] of drawings, uint8."""
     encode = nnx.jit(subject.encode)
-    latents = []
-    for first in range(0, count, CHUNK):
-        drawings = [subject.draw(scene, rng) for scene in scenes[first : first + CHUNK]]
-        pixels = np.stack(drawings).astype(np.float32) / 127.5 - 1
-        latents.append(np.asarray(encode(vae, jnp.asarray(pixels)), np.float16))
-    save_file({"latents": np.concatenate(latents)}, path)
-    return np.concatenate(latents), prompts
+    pixels = (jnp.asarray(chunk.astype(np.float32) / 127.5 - 1) for chunk in chunks)
+    return np.concatenate([np.asarray(encode(vae, chunk)) for chunk in pixels])
+
+
+def in_chunks(drawings: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield drawings in as many at a time as are encoded at once."""
+    yield from (drawings[first : first + CHUNK] for first in range(0, len(drawings), CHUNK))

@@ -6,34 +6,28 @@ Source: Hu et al. 2021 (LoRA).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 from safetensors.numpy import save_file
 
 from models.checkpoint.key_mapping import Renames, source
-from models.demo.training.prompts import Prompts
+from models.demo.training import beside
+from models.demo.training.beside import Data, Sitting
 from models.demo.training.recipe import Recipe
-from models.demo.training.train import UNPROMPTED_SHARE
-from models.parallel.trace_options import TraceOptions
 from models.weights.loader import Module, filled, flat_parameters
 
 ADAPTED = re.compile(r"(transformer|unet)\.(\w*blocks\..+\.kernel)")
 """Paths of kernels that change: the network, and the path in it."""
 RATE = 3e-3
 STORED = np.float16
-REPORT_STEPS = 50
 
 Changes = dict[str, dict[str, jax.Array]]
 """Changes by a kernel's path: `down` [layers, in, rank] and `up` [layers, rank, out]."""
-Data = Mapping[str, Any]
-"""`latents` [count, …], and the `text` of their prompts and, last, of the empty one."""
 
 
 def untrained(model: nnx.Module, rank: int, seed: int) -> Changes:
@@ -59,55 +53,26 @@ def changed(model: Module, changes: Changes) -> Module:
     return filled(model, arrays)
 
 
-def training_data(model: Any, prompts: Prompts, latents: np.ndarray, said: list[str]) -> Data:
-    """Return drawings' latents with their prompts as the frozen encoders read them."""
-    text = nnx.jit(lambda model, tokens: model.read(tokens))(model, prompts([*said, ""]))
-    return {"latents": jnp.asarray(latents, jnp.float32), "text": text}
-
-
-def train(recipe: Recipe, model: Any, data: Data, rank: int, steps: int, seed: int = 0) -> Changes:
-    """Train an adapter of this rank for so many steps."""
+def train(
+    recipe: Recipe,
+    model: Any,
+    data: Data,
+    rank: int,
+    steps: int,
+    seed: int = 0,
+    state: Path | None = None,
+) -> Changes:
+    """Train an adapter of this rank for so many steps; `state` is as in `beside.train`."""
     graph, frozen = nnx.split(model)
-    optimizer = optax.adam(optax.cosine_decay_schedule(RATE, steps))
-    changes = untrained(model, rank, seed)
-    memory = optimizer.init(changes)
-    advance = _make_advance(graph, optimizer, recipe.batch)
-    errors = []
-    for step in range(steps):
-        key = jax.random.fold_in(jax.random.key(seed), step)
-        changes, memory, error = advance(changes, memory, frozen, data, key)
-        errors.append(error)
-        if len(errors) == REPORT_STEPS:
-            print(f"step {step + 1} loss {np.mean(jax.device_get(errors)):.4f}", flush=True)
-            errors = []
+
+    def loss(changes: Changes, frozen: Any, latents: Any, text: Any, key: jax.Array) -> jax.Array:
+        error: jax.Array = changed(nnx.merge(graph, frozen), changes).loss(latents, text, key)
+        return error
+
+    sitting = Sitting(steps, recipe.batch, RATE)
+    first = untrained(model, rank, seed)
+    changes: Changes = beside.train(loss, first, frozen, data, sitting, state, seed)
     return changes
-
-
-def _make_advance(
-    graph: nnx.GraphDef, optimizer: optax.GradientTransformation, batch: int
-) -> Callable[..., Any]:
-    """The compiled step: (changes, memory, frozen, data, key) → (changes, memory, loss)."""
-
-    def advance(
-        changes: Changes, memory: Any, frozen: Any, data: Data, key: jax.Array
-    ) -> tuple[Changes, Any, jax.Array]:
-        pick, forget, key = jax.random.split(key, 3)
-        count = len(data["latents"])
-        rows = jax.random.randint(pick, (batch,), 0, count)
-        said = jnp.where(jax.random.bernoulli(forget, UNPROMPTED_SHARE, (batch,)), count, rows)
-        text = jax.tree.map(lambda leaf: leaf[said], data["text"])
-
-        def error(changes: Changes) -> jax.Array:
-            model = changed(nnx.merge(graph, frozen), changes)
-            loss: jax.Array = model.loss(data["latents"][rows], text, key)
-            return loss
-
-        with TraceOptions(unroll=True).active():
-            loss, gradient = jax.value_and_grad(error)(changes)
-        updates, memory = optimizer.update(gradient, memory)
-        return optax.apply_updates(changes, updates), memory, loss
-
-    return jax.jit(advance, donate_argnums=(0, 1))
 
 
 def write(changes: Changes, renames: Renames, path: Path) -> None:

@@ -11,6 +11,7 @@ from deploy.local import supervisor
 from service.settings.section import ConfigError
 from service.settings.server import ServerSettings
 from service.settings.settings import Settings
+from workers.loading.derived import whole_settings
 
 
 def test_a_model_without_a_pool_gets_one() -> None:
@@ -41,6 +42,38 @@ def test_with_no_model_it_is_the_demo(tmp_path: Path, monkeypatch: pytest.Monkey
     assert planned.models["wan-demo"].source == str(tmp_path / "wan")
     assert [pool.model for pool in planned.pools.values()] == ["flux-demo", "wan-demo"]
     assert {pool.slots for pool in planned.pools.values()} == {supervisor.DEMO_SLOTS}
+
+
+def test_a_demo_model_has_the_controls_of_its_folder(tmp_path: Path) -> None:
+    for name in ("sdxl", "flux"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model_index.json").touch()
+    outline = tmp_path / "controls" / "sdxl" / "outline"
+    outline.mkdir(parents=True)
+    (outline / "config.json").touch()
+    models = supervisor.demo_models(tmp_path)
+    assert {name: control.source for name, control in models["sdxl-demo"].controls.items()} == {
+        "outline": str(outline)
+    }
+    assert models["flux-demo"].controls == {}
+
+
+def test_a_demo_model_that_edits_is_another_one_with_its_adapter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("flux", "wan", "edits"):
+        (tmp_path / name).mkdir()
+    for name in ("flux", "wan"):
+        (tmp_path / name / "model_index.json").touch()
+    for name in ("flux", "sdxl"):
+        (tmp_path / "edits" / f"{name}.safetensors").touch()
+    monkeypatch.setattr(supervisor, "DEMO_FOLDER", tmp_path)
+    planned = supervisor.plan(Settings())
+    assert [pool.model for pool in planned.pools.values()][-1] == "flux-edit-demo", "the last"
+    whole = whole_settings(planned, "flux-edit-demo")
+    assert (whole.source, whole.dtype) == (str(tmp_path / "flux"), "float32")
+    assert whole.pipeline == "FluxKontextPipeline"
+    assert "sdxl-edit-demo" not in planned.models, "there is no sdxl-demo"
 
 
 def test_a_demo_without_weights_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,7 @@ def test_the_folder_is_what_the_program_writes(recipe: type[Recipe]) -> None:
     vae = nnx.eval_shape(lambda: made.subject.untrained_autoencoder())
     checkpoint, folder = made.checkpoint(model, vae), HERE / recipe.name
     own = json.loads((folder / "atelier.json").read_text())
+    assert own.pop("reference_px", None) == checkpoint.reference_px
     assert own["defaults"] == checkpoint.defaults and own.keys() == {"defaults", "quality"}
     scheduler = json.loads((folder / "scheduler" / "scheduler_config.json").read_text())
     assert scheduler == checkpoint.scheduler

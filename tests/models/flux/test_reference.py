@@ -7,7 +7,7 @@ import io
 import pytest
 from PIL import Image
 
-from models.flux.reference import PIXELS, SIZES, nearest_size, read_reference
+from models.flux.reference import SIDE_PX, SIZES, nearest_size, read_reference
 from models.interface.pipeline import RequestError
 
 
@@ -22,7 +22,7 @@ MOST = 0.014
 
 
 def test_every_size_has_about_as_many_pixels() -> None:
-    assert all(abs(w * h / PIXELS - 1) <= MOST for w, h in SIZES)
+    assert all(abs(w * h / SIDE_PX**2 - 1) <= MOST for w, h in SIZES)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,11 @@ def test_the_size_of_nearest_ratio_is_taken(sides: tuple[int, int], size: tuple[
 def test_sides_are_whole_tokens() -> None:
     """Of the image before its ratio is taken, too."""
     assert read_reference(file(300, 200), 64, "image").shape == (832, 1152, 3)
+
+
+def test_a_checkpoint_of_other_references_has_the_sizes_scaled() -> None:
+    shapes = [read_reference(file(*sides), 16, "image", 96).shape for sides in ((90, 90), (20, 90))]
+    assert shapes == [(96, 96, 3), (144, 48, 3)]
 
 
 def test_an_image_below_a_token_is_refused_by_its_field() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from models import published, registry
+from models.checkpoint.folder import CheckpointError, read_reference_px
 from models.flux.config import FluxConfig
 from models.flux.tools import TOOLS, tool_of
 from models.loading.sources import SHAPES
@@ -66,6 +69,35 @@ def test_a_checkpoint_of_another_kind_is_refused_by_its_channels(kind: str) -> N
     other = FluxConfig(in_channels=CHANNELS[kind] + 4, out_channels=64)
     with pytest.raises(ValueError, match=f"in_channels is {CHANNELS[kind] + 4}, but a {kind} .*"):
         tool_of(kind, other, VAE)
+
+
+def test_settings_say_which_pipeline_a_checkpoint_is_used_by(tmp_path: Path) -> None:
+    """As Kontext's weights in one file, with another Flux as its base."""
+    published.write("flux-dev", tmp_path)
+    load = partial(registry.load, "edit", str(tmp_path), "bfloat16", {}, reader=SHAPES)
+    spec = load(pipeline="FluxKontextPipeline").spec
+    assert spec.tasks == ("image-to-image", "text-to-image")
+    assert spec.read_pixels == {"image": 1024**2}
+    (tmp_path / "atelier.json").write_text('{"reference_px": 512}')
+    assert load(pipeline="FluxKontextPipeline").spec.read_pixels == {"image": 512**2}
+    assert load().spec.read_pixels == {}
+    with pytest.raises(CheckpointError, match="in_channels is 64, but a FluxFillPipeline"):
+        load(pipeline="FluxFillPipeline")
+    with pytest.raises(CheckpointError, match="pipeline is WanPipeline, but it can only be Flux"):
+        load(pipeline="WanPipeline")
+
+
+def test_other_families_are_used_as_their_index_says(tmp_path: Path) -> None:
+    published.write("sdxl", tmp_path)
+    with pytest.raises(CheckpointError, match="can only be StableDiffusionXLPipeline"):
+        registry.load("a", str(tmp_path), "bfloat16", {}, pipeline="FluxPipeline", reader=SHAPES)
+
+
+@pytest.mark.parametrize("side", [0, -96, "96", True])
+def test_a_reference_of_no_size_is_refused(tmp_path: Path, side: Any) -> None:
+    (tmp_path / "atelier.json").write_text(json.dumps({"reference_px": side}))
+    with pytest.raises(CheckpointError, match="reference_px should be a positive number"):
+        read_reference_px(tmp_path)
 
 
 def test_fill_has_the_defaults_of_its_pipeline(specs: Specs) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from models.demo.recipes import flux
 from models.demo.training import lora
+from models.demo.training.beside import training_data
 from models.demo.training.prompts import Prompts
 from models.flux.key_mapping import RENAMES
 from models.weights.loader import flat_parameters
@@ -28,7 +29,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[lora.Changes, lor
     rng = np.random.default_rng(0)
     said = [scene.prompt for scene in recipe.subject.scenes(rng, COUNT)]
     latents = rng.standard_normal((COUNT, *recipe.latents_shape))
-    data = lora.training_data(model, Prompts(recipe.tokenizers(folder)), latents, said)
+    data = training_data(model, Prompts(recipe.tokenizers(folder)), latents, said)
     before = {path: np.array(leaf[...]) for path, leaf in flat_parameters(model).items()}
     first, again = (lora.train(recipe, model, data, RANK, STEPS) for _ in range(2))
     after = flat_parameters(model)

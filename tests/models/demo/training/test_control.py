@@ -1,0 +1,64 @@
+"""Training of a ControlNet moves it alone; at first it adds nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models.demo.recipes.controls import CONFIG, stored_config
+from models.demo.recipes.sdxl import Sdxl
+from models.demo.training import control
+from models.demo.training.beside import Sitting, training_data
+from models.demo.training.prompts import Prompts
+from models.sdxl.control_config import ControlNetConfig
+from models.weights.loader import flat_parameters
+from tests.models.demo.training.test_train import TINY_SDXL, untrained
+
+COUNT, STEPS = 2, 2
+PLAIN = {"down_block_types": ("DownBlock2D",), "up_block_types": ("UpBlock2D",)}
+
+
+def test_only_the_controlnet_moves_and_it_begins_as_nothing(tmp_path: Path) -> None:
+    recipe = Sdxl(TINY_SDXL)
+    recipe.write_tokenizers(tmp_path)
+    model, rng = untrained(recipe), np.random.default_rng(0)
+    levels = len(TINY_SDXL.unet.block_out_channels)
+    kinds = {name: value * levels for name, value in PLAIN.items()}
+    trunk = dataclasses.replace(TINY_SDXL.unet, **kinds, mid_block_type="UNetMidBlock2D")
+    network = control.untrained(model, dataclasses.replace(CONFIG, trunk=trunk), seed=0)
+    latents = jnp.asarray(rng.standard_normal((COUNT, *recipe.latents_shape)), jnp.float32)
+    edges = jnp.asarray(255 * rng.integers(0, 2, (COUNT, 96, 96)), jnp.uint8)
+    prompts = Prompts(recipe.tokenizers(tmp_path))
+    data = training_data(model, prompts, latents, ["a cross", "a circle"], edges)
+    times = jnp.array([10.0, 900.0])
+    text = jax.tree.map(lambda leaf: leaf[:COUNT], data["text"])
+    plain = model.predict(latents, times, text)
+    beside = control.Controlled(model, network).predict(latents, times, (text, edges))
+    assert np.array_equal(plain, beside)
+
+    before = {path: np.array(leaf[...]) for path, leaf in flat_parameters(model).items()}
+    sitting = Sitting(STEPS, COUNT, rate=1e-3)
+    state = tmp_path / "state.safetensors"
+    trained = control.train(model, network, data, sitting, state)
+    again = control.train(model, network, data, sitting, state)
+    after = flat_parameters(model)
+    assert all(np.array_equal(before[path], after[path][...]) for path in before), "base moved"
+    moved = {
+        path: np.abs(leaf[...]).max() > 0
+        for path, leaf in flat_parameters(trained).items()
+        if path.startswith(control.OUTPUTS)
+    }
+    assert moved and all(moved.values())
+    resumed = flat_parameters(again)
+    for path, leaf in flat_parameters(trained).items():
+        assert np.array_equal(leaf[...], resumed[path][...]), f"{path}: resumed at its end"
+
+
+def test_the_config_is_read_back() -> None:
+    assert ControlNetConfig.from_dict(
+        stored_config(CONFIG)
+    ).conditioning_embedding_out_channels == (CONFIG.conditioning_embedding_out_channels)
