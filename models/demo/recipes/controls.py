@@ -80,7 +80,7 @@ def make(base: Path, folder: Path) -> None:
     network = control.untrained(model, CONFIG, seed=0)
     network = control.train(model, network, data, SITTING, folder / f"{NAME}.safetensors")
     control.write(network, stored_config(CONFIG), folder / NAME)
-    examine(recipe, control.Controlled(model, network), vae, prompts)
+    examine(recipe, control.SdxlWithControl(model, network), vae, prompts)
 
 
 def examine(recipe: Sdxl, model: Any, vae: Any, prompts: Prompts) -> None:
@@ -89,7 +89,7 @@ def examine(recipe: Sdxl, model: Any, vae: Any, prompts: Prompts) -> None:
         exam = outlined(
             [Scene.parse(prompt) for prompt in held_out_prompts(EXAM, pairs)], EXAM_SEED
         )
-        shown = exam.edges if isinstance(model, control.Controlled) else None
+        shown = exam.edges if isinstance(model, control.SdxlWithControl) else None
         drawings = sample(recipe, model, vae, prompts, exam.prompts, shown)
         marks = compare(recipe.subject, drawings, exam.drawings, exam.prompts)
         print(kind, *(f"{name} {share:.1%}" for name, share in marks.items()), flush=True)

@@ -29,7 +29,7 @@ Loss = Callable[[PyTree, PyTree, jax.Array, Any, jax.Array], jax.Array]
 
 
 class Sitting(NamedTuple):
-    """How long and how fast something is trained."""
+    """Length and speed of a training."""
 
     steps: int
     batch: int

@@ -33,7 +33,7 @@ OUTPUTS = ("out", "mid_out")
 """Convolutions that begin as zeros."""
 
 
-class Controlled(nnx.Module):
+class SdxlWithControl(nnx.Module):
     """A finished SDXL beside a ControlNet: a Denoiser whose text is a pair, with edges."""
 
     def __init__(self, model: Any, control: ControlNet) -> None:
@@ -77,7 +77,7 @@ def train(
     model_graph, frozen = nnx.split(model)
 
     def loss(trained: Any, frozen: Any, latents: Array, text: Any, key: jax.Array) -> Array:
-        whole = Controlled(nnx.merge(model_graph, frozen), nnx.merge(graph, trained))
+        whole = SdxlWithControl(nnx.merge(model_graph, frozen), nnx.merge(graph, trained))
         return whole.loss(latents, text, key)
 
     trained = beside.train(loss, first, frozen, data, sitting, state)

@@ -37,7 +37,7 @@ def test_only_the_controlnet_moves_and_it_begins_as_nothing(tmp_path: Path) -> N
     times = jnp.array([10.0, 900.0])
     text = jax.tree.map(lambda leaf: leaf[:COUNT], data["text"])
     plain = model.predict(latents, times, text)
-    beside = control.Controlled(model, network).predict(latents, times, (text, edges))
+    beside = control.SdxlWithControl(model, network).predict(latents, times, (text, edges))
     assert np.array_equal(plain, beside)
 
     before = {path: np.array(leaf[...]) for path, leaf in flat_parameters(model).items()}
