@@ -144,12 +144,13 @@ pictures: $(RAN)-test $(RAN)-load ## of the dashboards, for the README, from six
 lives: $(RAN)-test ## a long search for a history of jobs that breaks the queue (LIVES=3000 histories)
 	LIVES=$(LIVES) $(BIN)/python -m pytest tests/service/jobs/model/test_state_machine.py --timeout 0 $(ARGS)
 
-train: $(RAN)-train ## the demo models anew, or from where they stopped (five and a half hours)
+train: $(RAN)-train ## the demo models anew, or from where they stopped (six hours)
 	$(BIN)/python -m models.demo vae pictures
 	$(BIN)/python -m models.demo vae clips
 	$(BIN)/python -m models.demo train flux
 	$(BIN)/python -m models.demo lora outline --base models/demo/runs/flux/model
 	$(BIN)/python -m models.demo lora coral --base models/demo/runs/flux/model
+	$(BIN)/python -m models.demo edit --base models/demo/runs/flux/model
 	$(BIN)/python -m models.demo train sdxl
 	$(BIN)/python -m models.demo control --base models/demo/runs/sdxl/model
 	$(BIN)/python -m models.demo train wan
