@@ -81,6 +81,13 @@ def _files(kind: str, scheduler: Config, components: Mapping[str, Config], **ind
     }
 
 
+WAN_KINDS = {
+    wan.VACE_14B["_class_name"]: "WanVACEPipeline",
+    wan.ANIMATE_14B["_class_name"]: "WanAnimatePipeline",
+}
+"""Class of a transformer → that of its pipeline."""
+
+
 def _wan(
     shift: float,
     *experts: Config,
@@ -91,8 +98,7 @@ def _wan(
     names = ("transformer", "transformer_2")
     components = dict(zip(names, experts, strict=False))
     components |= {"text_encoder": wan.UMT5_XXL, "vae": vae}
-    is_vace = experts[0]["_class_name"] == wan.VACE_14B["_class_name"]
-    kind = "WanVACEPipeline" if is_vace else "WanPipeline"
+    kind = WAN_KINDS.get(experts[0]["_class_name"], "WanPipeline")
     kind = "WanImageToVideoPipeline" if from_image else kind
     if experts[0]["image_dim"] is None:
         return _files(kind, {**UNIPC, "flow_shift": shift}, components, **index)
@@ -181,6 +187,7 @@ CHECKPOINTS: Mapping[str, Files] = {
     "wan2.1-i2v-14b": _wan(5.0, wan.I2V_14B, from_image=True),
     "wan2.1-vace-1.3b": _wan(3.0, wan.VACE_1_3B),
     "wan2.1-vace-14b": _wan(5.0, wan.VACE_14B),
+    "wan2.2-animate-14b": _wan(5.0, wan.ANIMATE_14B),
     "wan2.2-a14b": _wan(12.0, wan.T2V_14B, wan.T2V_14B, boundary_ratio=0.875),
     "wan2.2-i2v-a14b": _wan(5.0, wan.I2V_A14B, wan.I2V_A14B, from_image=True, boundary_ratio=0.9),
     "wan2.2-5b": _wan(5.0, wan.TI2V_5B, vae=wan.VAE_2_2, expand_timesteps=True),

@@ -43,6 +43,7 @@ FAMILIES: Mapping[str, str] = {
     "WanPipeline": ".wan.load",
     "WanImageToVideoPipeline": ".wan.load",
     "WanVACEPipeline": ".wan.load",
+    "WanAnimatePipeline": ".wan.load",
 }
 """`_class_name` of a checkpoint's model_index.json → the module whose `load` serves it."""
 

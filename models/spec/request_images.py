@@ -18,7 +18,7 @@ LISTED_IMAGES: Mapping[str, str] = {
 }
 """Request fields that hold a list, and the member of an entry that is its image; empty: the entry
 itself is."""
-VIDEO_FIELDS = ("control_video", "mask_video")
+VIDEO_FIELDS = ("control_video", "pose_video", "face_video", "background_video", "mask_video")
 """Request fields that hold a video: its file, or a list of its frames."""
 IMAGE_FIELDS = frozenset({*PICTURE_FIELDS, *LISTED_IMAGES, *VIDEO_FIELDS})
 

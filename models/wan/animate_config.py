@@ -63,6 +63,11 @@ class AnimateConfig(WanConfig):
                 f"in_channels {self.in_channels} must be 2 · latent_channels + 4 = "
                 f"{2 * self.latent_channels + 4}: noisy latents, a mask and known latents"
             )
+        if self.image_dim is None or self.pos_embed_seq_len is not None:
+            raise ValueError(
+                f"image_dim {self.image_dim}, pos_embed_seq_len {self.pos_embed_seq_len}: Animate "
+                "sees one image, the character's"
+            )
         if self.patch_size[0] != 1:
             raise ValueError(
                 f"patch_size {self.patch_size}: only patches of one frame are served by Animate, "

@@ -54,6 +54,9 @@ LAYERS: Fused = {
     **_control(_OWN),
     "vace_blocks.0.before_proj": ("vace_blocks.0.proj_in",),
     "vace_blocks.{}.after_proj": ("vace_blocks.{}.proj_out",),
+    "face_adapter.fuser_blocks.{}.linear1_q": ("face_adapter.{}.to_q",),
+    "face_adapter.fuser_blocks.{}.linear1_kv": ("face_adapter.{}.to_k", "face_adapter.{}.to_v"),
+    "face_adapter.fuser_blocks.{}.linear2": ("face_adapter.{}.to_out",),
 }
 _EMBEDDINGS: Fused = {name: (name,) for name in ("patch_embedding", "vace_patch_embedding")}
 _ALL: Fused = {**_EMBEDDINGS, **LAYERS, **_NORMS, **_control(_NORMS)}

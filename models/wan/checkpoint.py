@@ -12,6 +12,7 @@ from models.spec.model_spec import Task
 from models.text.umt5 import UMT5Config
 from models.vae.video_config import VideoVaeConfig
 from models.vision.clip import ClipVisionConfig
+from models.wan.animate_config import FACE_FRAMES, AnimateConfig
 from models.wan.config import WanConfig
 from models.wan.experts import Expert, Experts
 from models.wan.vace_conditions import control_channels
@@ -19,6 +20,9 @@ from models.wan.vace_config import VaceConfig
 
 FROM_IMAGE = "WanImageToVideoPipeline"
 VACE = "WanVACEPipeline"
+ANIMATE = "WanAnimatePipeline"
+KINDS: Mapping[str, type[WanConfig]] = {VACE: VaceConfig, ANIMATE: AnimateConfig}
+"""Class of a pipeline → the config of its transformers; of all others Wan's own."""
 SHARED = ("patch_size", "in_channels", "velocity_channels", "text_dim", "image_dim")
 SHARED_HINTS = ("vace_in_channels", "vace_layers")
 """Fields that both experts must have in common: they take turns at the same latents."""
@@ -47,6 +51,7 @@ class WanCheckpoint:
         self._check_experts()
         self._check_channels()
         self._check_control()
+        self._check_animation()
         self._check_text_and_picture()
 
     @classmethod
@@ -58,7 +63,7 @@ class WanCheckpoint:
         index = read_model_index(folder)
         ratio = index.get("boundary_ratio")
         names: tuple[Expert, ...] = ("transformer", "transformer_2")
-        kind = VaceConfig if index["_class_name"] == VACE else WanConfig
+        kind = KINDS.get(index["_class_name"], WanConfig)
         transformers = {
             name: kind.from_dict(read_config(folder, name)) for name in names if has(index, name)
         }
@@ -71,7 +76,7 @@ class WanCheckpoint:
             t5=UMT5Config.from_dict(read_config(folder, "text_encoder")),
             vae=VideoVaeConfig.from_dict(read_config(folder, "vae")),
             image_encoder=encoder,
-            from_image=index["_class_name"] == FROM_IMAGE,
+            from_image=index["_class_name"] in (FROM_IMAGE, ANIMATE),
             boundary_ratio=None if ratio is None else float(ratio),
             expand_timesteps=bool(index.get("expand_timesteps", False)),
         )
@@ -96,6 +101,11 @@ class WanCheckpoint:
     def reads_control(self) -> bool:
         """Return whether it reads control videos and references: VACE."""
         return isinstance(self.transformer, VaceConfig)
+
+    @property
+    def animates(self) -> bool:
+        """Return whether it moves a character by videos of poses and of a face: Animate."""
+        return isinstance(self.transformer, AnimateConfig)
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -155,6 +165,16 @@ class WanCheckpoint:
                 f"patch_size {config.patch_size}: only patches of one frame are served by VACE, "
                 "since each reference is one"
             )
+
+    def _check_animation(self) -> None:
+        if not self.animates:
+            return
+        _check_equal(
+            ("frames that a face's tokens stand for", FACE_FRAMES),
+            ("vae scale_factor_temporal", self.vae.scale_factor_temporal),
+        )
+        if self.expand_timesteps or "transformer_2" in self.transformers:
+            raise ValueError("expand_timesteps or transformer_2: Animate has neither")
 
     def _check_text_and_picture(self) -> None:
         config, vision = self.transformer, self.image_encoder

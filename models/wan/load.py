@@ -31,9 +31,12 @@ from models.vae.video import VideoAutoencoder
 from models.vision import clip
 from models.vision.preprocess import ClipPreprocessor
 from models.wan import single_file
+from models.wan.animate import AnimateTransformer
+from models.wan.animate_pipeline import AnimatePipeline
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.experts import must_swap
-from models.wan.key_mapping import RENAMES
+from models.wan.face_encoder import FaceEncoder
+from models.wan.key_mapping import FACE_RENAMES, RENAMES
 from models.wan.network import WanTransformer
 from models.wan.pipeline import Tools, WanNetworks, WanPipeline
 from models.wan.spec import make_spec
@@ -49,6 +52,7 @@ COMPONENTS: Mapping[str, tuple[str, loader.Renames]] = {
     "t5": ("text_encoder", umt5.RENAMES),
     "vae": ("vae", video_key_mapping.RENAMES),
     "image_encoder": ("image_encoder", clip.RENAMES),
+    "face_encoder": ("transformer", FACE_RENAMES),
 }
 """Network → its folder in the checkpoint, and its names there."""
 Places = Mapping[str, tuple[Path | ComponentFiles, loader.Renames]]
@@ -66,8 +70,8 @@ def load(
 ) -> WanPipeline:
     """Read configs, tokenizer and weights; the weights go straight to the device.
 
-    Transformer and text encoder in `dtype`, but for what diffusers keeps in float32; VAE and image
-    encoder in float32.
+    Transformer and text encoder in `dtype`, but for what diffusers keeps in float32; VAE and
+    encoders of images and faces in float32.
 
     Args:
         defaults: of request fields, by the operator; they go before the checkpoint's own.
@@ -85,13 +89,14 @@ def load(
     checkpoint = WanCheckpoint.read(folder)
     scheduler = _unshifted_scheduler(folder)
     check_tiling(reading.vae_tiling, checkpoint.vae.downsampling)
+    if checkpoint.animates and file is not None:
+        raise ValueError(f"{file}: Animate is read from folders in diffusers' layout alone")
     places = _places(folder, file, tuple(checkpoint.transformers))
     networks = _load_networks(checkpoint, places, dtype, swap_experts, reading)
     pictured = checkpoint.image_encoder is not None
     sources = (folder,) if file is None else (folder, file)
     spec = make_spec(name, sources, checkpoint, defaults or {})
-    pipeline = VacePipeline if checkpoint.reads_control else WanPipeline
-    return pipeline(
+    return pipeline_of(checkpoint)(
         with_presets(spec, folder, LEVERS, reading.qualities, reading.eight_bit),
         checkpoint,
         networks,
@@ -102,6 +107,13 @@ def load(
         ),
         reading.vae_tiling,
     )
+
+
+def pipeline_of(checkpoint: WanCheckpoint) -> type[WanPipeline]:
+    """Return the pipeline that serves a checkpoint."""
+    if checkpoint.animates:
+        return AnimatePipeline
+    return VacePipeline if checkpoint.reads_control else WanPipeline
 
 
 def _unshifted_scheduler(folder: Path) -> dict[str, Any]:
@@ -149,7 +161,13 @@ def abstract_modules(checkpoint: WanCheckpoint, dtype: DTypeLike) -> WanNetworks
         return abstract_module(kind, config, param_dtype=dtype)
 
     transformers = checkpoint.transformers
-    transformer = VaceTransformer if checkpoint.reads_control else WanTransformer
+    transformer: type[WanTransformer] = WanTransformer
+    if checkpoint.animates:
+        transformer = AnimateTransformer
+    elif checkpoint.reads_control:
+        transformer = VaceTransformer
+    faces = checkpoint.transformer if checkpoint.animates else None
+    face_encoder = shapes(FaceEncoder, faces, jnp.float32)
     vision = shapes(clip.ClipVisionModel, checkpoint.image_encoder, jnp.float32)
     return WanNetworks(
         transformer=shapes(transformer, transformers.get("transformer"), dtype),
@@ -157,6 +175,7 @@ def abstract_modules(checkpoint: WanCheckpoint, dtype: DTypeLike) -> WanNetworks
         t5=placed_by_size(shapes(umt5.UMT5Encoder, checkpoint.t5, dtype)),
         vae=shapes(VideoAutoencoder, checkpoint.vae, jnp.float32),
         image_encoder=vision and placed_by_size(vision),
+        face_encoder=face_encoder and placed_by_size(face_encoder),
         preview=abstract_preview(checkpoint.vae.z_dim),
     )
 

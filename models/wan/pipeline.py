@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,9 +43,6 @@ from models.wan.request import WanRequest
 from models.wan.schedulers import scheduler_of
 from models.wan.step_table import phases_of, plan_of, steps_of
 
-REFERENCES = "references"
-"""Input that has an image a latent frame more, in front of the video's."""
-
 
 class WanNetworks(NamedTuple):
     """Value a network of the checkpoint: modules, graphs or weights; None: it has none."""
@@ -55,6 +52,7 @@ class WanNetworks(NamedTuple):
     t5: Any
     vae: Any
     image_encoder: Any
+    face_encoder: Any
     preview: Any
 
 
@@ -77,7 +75,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
     the transformer takes them.
     """
 
-    PROMPTS = ("prompt_embeds",)
+    PROMPTS: ClassVar[tuple[str, ...]] = ("prompt_embeds",)
     SPELLINGS = SPELLINGS
 
     def __init__(
@@ -105,7 +103,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         texts = read_texts(request, self.tools.tokenizer)
         sizes = self.grid.latents(request)
         pictures = self.read_images(request, images)
-        shape = (sizes[0] + len(pictures.get(REFERENCES, ())), *sizes[1:])
+        shape = (self.frames_in_front(pictures) + sizes[0], *sizes[1:])
         scheduler = scheduler_of(self.tools.scheduler, request.scheduler)
         plan = plan_of(request, scheduler)
         experts = self.checkpoint.experts(scheduler.num_train_timesteps)
@@ -171,17 +169,22 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
             rows["prompt_embeds"].reshape(batch * prompts, text_tokens, -1),
             each_prompt(rows.get("image_embeds")),
             cache,
+            **self.guides(rows, prompts),
         )
         return output.astype(jnp.float32).reshape(batch, prompts, *output.shape[1:])
 
     def decode(self, weights: WanNetworks, row: PyTree) -> jax.Array:
         """Decode the latents by the VAE."""
-        latents = self.normalisation.undo(_finished(row, "latents"))
+        latents = self.normalisation.undo(self.of_video(row, "latents"))
         return self.vae(weights).decode(latents[None], finish=to_frames)[0]
 
     def preview(self, weights: WanNetworks, row: PyTree) -> jax.Array:
         """Decode the estimate of the clean latents by a linear map."""
-        return to_frames(self.network(weights, "preview")(_finished(row, "denoised")))
+        return to_frames(self.network(weights, "preview")(self.of_video(row, "denoised")))
+
+    def of_video(self, row: PyTree, name: str) -> Float[Array, "f h w c"]:
+        """Return the video's latents of a row."""
+        return _finished(row, name)
 
     def _planned(self, request: WanRequest, chosen: Mapping[str, Any]) -> tuple[Scheduler, Plan]:
         scheduler = scheduler_of(self.tools.scheduler, chosen)
@@ -193,6 +196,14 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         Raises: RequestError: an image is missing, not taken, or no image.
         """
         return self.pictures.inputs(request, images)
+
+    def frames_in_front(self, pictures: Mapping[str, Any]) -> int:
+        """Return the number of a row's latent frames in front of the video's."""
+        return 0
+
+    def guides(self, rows: PyTree, prompts: int) -> dict[str, Any]:
+        """Return what else the transformer reads of rows, for each prompt of each."""
+        return {}
 
     def kind_of(self, pictures: Mapping[str, Any]) -> str:
         """Return the part of the bucket that says what a row has of its images."""

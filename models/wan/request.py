@@ -62,5 +62,6 @@ class WanRequest:
 
 
 VACE_IMAGES = ("reference_images", "control_video", "mask_video")
-FIELDS = served_fields(WanRequest, "image", "last_image", *VACE_IMAGES) | {"fps"}
+ANIMATE_VIDEOS = ("pose_video", "face_video", "background_video")
+FIELDS = served_fields(WanRequest, "image", "last_image", *VACE_IMAGES, *ANIMATE_VIDEOS) | {"fps"}
 """Request fields of Wan; `fps` is the file's, not the network's."""

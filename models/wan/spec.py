@@ -11,7 +11,7 @@ from models.checkpoint.folder import chosen_defaults, fingerprint
 from models.spec.model_spec import Limits, ModelSpec, Need
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.latents import Grid
-from models.wan.request import FIELDS, MAX_SEQUENCE_LENGTH, VACE_IMAGES
+from models.wan.request import ANIMATE_VIDEOS, FIELDS, MAX_SEQUENCE_LENGTH, VACE_IMAGES
 from models.wan.schedulers import OPTIONS
 from models.wan.vace_config import VaceConfig
 
@@ -22,6 +22,19 @@ SIDES, AREAS, LENGTHS = 2, 4, 4
 FPS, FPS_TI2V = 16, 24
 """Frame rates of the videos that the networks were trained on."""
 
+ANIMATE: Mapping[str, Any] = {
+    "width": 1280,
+    "height": 720,
+    "fps": 30,
+    "num_inference_steps": 20,
+    "guidance_scale": 1.0,
+}
+"""Defaults of Animate's requests: diffusers' call, and the authors' frame rate."""
+SEGMENT = 77
+"""Frames that Animate was trained on, and draws at most; longer videos are several segments, of
+which one is drawn."""
+COVERING, MOST_RATIO = ("control_video", "mask_video", "image", "last_image"), 8
+"""Images and frames that are cut to the video's proportions, and what theirs may be."""
 MAX_REFERENCES = 8
 """References of one video; each takes as long as four frames."""
 
@@ -52,12 +65,13 @@ def make_spec(
         family="wan",
         tasks=checkpoint.tasks,
         fields=fields,
-        needed=frozenset({"last_image"} if checkpoint.needs_last_image else ()),
+        needed=needed_of(checkpoint),
         defaults={**_own_defaults(checkpoint, limits), **chosen},
         needs={name: needs for name, needs in NEEDS.items() if name in fields},
         limits=limits,
         schedulers=OPTIONS,
-        read_frames={"reference_images": grid.frame} if checkpoint.reads_control else {},
+        read_frames=read_frames_of(checkpoint, grid),
+        most_ratio=dict.fromkeys(COVERING, MOST_RATIO) if checkpoint.reads_control else {},
         bucket_fields=("width", "height", "num_frames", "max_sequence_length"),
         fingerprint=fingerprint(*sources),
     )
@@ -70,8 +84,24 @@ def fields_of(checkpoint: WanCheckpoint) -> frozenset[str]:
         "image": "image-to-video" in checkpoint.tasks,
         "last_image": checkpoint.takes_last_image,
         **dict.fromkeys((*VACE_IMAGES, "conditioning_scale"), checkpoint.reads_control),
+        **dict.fromkeys(ANIMATE_VIDEOS, checkpoint.animates),
+        "mask_video": checkpoint.reads_control or checkpoint.animates,
     }
     return frozenset(name for name in FIELDS if served.get(name, True))
+
+
+def needed_of(checkpoint: WanCheckpoint) -> frozenset[str]:
+    """Return the fields beside those of the task that no request can do without."""
+    if checkpoint.animates:
+        return frozenset({"pose_video", "face_video"})
+    return frozenset({"last_image"} if checkpoint.needs_last_image else ())
+
+
+def read_frames_of(checkpoint: WanCheckpoint, grid: Grid) -> Mapping[str, int]:
+    """Return the frames that each image of a field makes a video longer by, while it is drawn."""
+    if checkpoint.animates:
+        return {"image": grid.frame}
+    return {"reference_images": grid.frame} if checkpoint.reads_control else {}
 
 
 def limits_of(grid: Grid) -> Limits:
@@ -96,6 +126,8 @@ def limits_of(grid: Grid) -> Limits:
 def _with_control(limits: Limits, checkpoint: WanCheckpoint) -> Limits:
     """Return limits that have those of control videos, where the checkpoint reads them."""
     config = checkpoint.transformer
+    if checkpoint.animates:
+        return limits.model_copy(update={"max_frames": min(limits.max_frames, SEGMENT)})
     if not isinstance(config, VaceConfig):
         return limits
     return limits.model_copy(
@@ -110,17 +142,23 @@ def _own_defaults(checkpoint: WanCheckpoint, limits: Limits) -> dict[str, Any]:
     """Diffusers' call; sizes that the network cannot have make way for the next smaller one."""
     grid, multiple = Grid.of(checkpoint.transformer, checkpoint.vae), limits.size_multiple_px
 
+    own = ANIMATE if checkpoint.animates else {}
+
     def side(usual: int) -> int:
         return max(multiple, min(usual, limits.max_side_px) // multiple * multiple)
 
-    return {
-        "width": side(WIDTH_PX),
-        "height": side(HEIGHT_PX),
-        "num_frames": max(
-            grid.frames_near(1)[1], grid.frames_near(min(FRAMES, limits.max_frames))[0]
-        ),
+    chosen = {
         "fps": FPS_TI2V if checkpoint.expand_timesteps else FPS,
         "num_inference_steps": 50,
         "guidance_scale": 5.0,
         "max_sequence_length": MAX_SEQUENCE_LENGTH,
+        **own,
+    }
+    return {
+        **chosen,
+        "width": side(own.get("width", WIDTH_PX)),
+        "height": side(own.get("height", HEIGHT_PX)),
+        "num_frames": max(
+            grid.frames_near(1)[1], grid.frames_near(min(FRAMES, limits.max_frames))[0]
+        ),
     }

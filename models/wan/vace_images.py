@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from PIL import Image
 
 from models.interface.images import listed_paths, open_image
 from models.interface.pipeline import RequestError
-from models.spec.image_files import ImageFileError
-from models.spec.video_files import frames
 from models.wan.request import WanRequest
+from models.wan.sent_videos import is_given, video_frames
 from models.wan.vace_inputs import ControlFrames, extended, kept, read_frames, read_reference
 
 FIRST, LAST = "image", "last_image"
@@ -59,33 +57,17 @@ def _given(
     request: WanRequest, images: Mapping[str, bytes], size: tuple[int, int]
 ) -> ControlFrames | None:
     """Return all frames of a control video; None: there is none. Raises: RequestError."""
-    is_given = {name: _is_given(name, images) for name in (FIRST, LAST, VIDEO, MASK)}
-    if is_given[MASK] and not is_given[VIDEO]:
+    sent = {name: is_given(name, images) for name in (FIRST, LAST, VIDEO, MASK)}
+    if sent[MASK] and not sent[VIDEO]:
         raise RequestError(VIDEO, "is needed with mask_video")
-    if is_given[LAST] and not is_given[FIRST]:
+    if sent[LAST] and not sent[FIRST]:
         raise RequestError(FIRST, "is needed with last_image")
-    if is_given[VIDEO]:
-        if is_given[FIRST]:
+    if sent[VIDEO]:
+        if sent[FIRST]:
             raise RequestError(FIRST, "is not taken with control_video, which has it as a frame")
-        video, masks = (_frames(images, name) for name in (VIDEO, MASK))
+        video, masks = (video_frames(images, name) for name in (VIDEO, MASK))
         return extended(read_frames(video, masks, size), request.num_frames)
-    if not is_given[FIRST]:
+    if not sent[FIRST]:
         return None
-    ends = [kept(open_image(images[name], name), size) for name in (FIRST, LAST) if is_given[name]]
+    ends = [kept(open_image(images[name], name), size) for name in (FIRST, LAST) if sent[name]]
     return extended(ends[0], request.num_frames, *ends[1:])
-
-
-def _frames(images: Mapping[str, bytes], field: str) -> Iterator[Image.Image]:
-    """Yield a video's frames, one at a time. Raises: RequestError."""
-    for path in listed_paths(images, field):
-        yield open_image(images[path], path)
-    if field not in images:
-        return
-    try:
-        yield from frames(images[field])
-    except ImageFileError as error:
-        raise RequestError(field, str(error)) from error
-
-
-def _is_given(field: str, images: Mapping[str, bytes]) -> bool:
-    return field in images or f"{field}.0" in images

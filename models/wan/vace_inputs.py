@@ -1,6 +1,9 @@
 """Pictures of a request to VACE as its pixels: frames with masks, and references.
 
-Source: diffusers pipeline_wan_vace.py, preprocess_conditions.
+Source: diffusers pipeline_wan_vace.py, preprocess_conditions. Frames keep their proportions: they
+cover the video's size, and what juts out is cut off on both sides, as in the authors'
+VaceVideoProcessor.resize_crop; in diffusers' arithmetic (VaeImageProcessor, resize_mode "crop"),
+whose pipeline takes only frames that come in the video's size.
 """
 
 from __future__ import annotations
@@ -104,4 +107,13 @@ def _interpolated(pixels: np.ndarray, size: int, axis: int) -> np.ndarray:
 
 
 def _resized(picture: Image.Image, size: tuple[int, int]) -> np.ndarray:
-    return np.asarray(picture.resize(size, Image.Resampling.LANCZOS))
+    """Return a picture's middle in that size, its proportions kept."""
+    width, height = size
+    wide = width / height <= picture.width / picture.height
+    sides = (
+        picture.width * height // picture.height if wide else width,
+        height if wide else picture.height * width // picture.width,
+    )
+    left, top = sides[0] // 2 - width // 2, sides[1] // 2 - height // 2
+    covering = picture.resize(sides, Image.Resampling.LANCZOS)
+    return np.asarray(covering.crop((left, top, left + width, top + height)))

@@ -10,16 +10,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from models.interface.pipeline import PyTree, RequestError
-from models.interface.step_program import StepProgram
-from models.nn.layers.step_cache import CachedStep
-from models.wan.latents import to_frames
-from models.wan.pipeline import REFERENCES, WanNetworks, WanPipeline
+from models.wan.pipeline import WanNetworks, WanPipeline
 from models.wan.request import WanRequest
 from models.wan.vace import Control
 from models.wan.vace_conditions import control_video, with_references
 from models.wan.vace_config import VaceConfig
 from models.wan.vace_images import scales_of, vace_inputs
 from models.wan.vace_inputs import ANEW
+
+REFERENCES = "references"
+"""Input that has an image a latent frame more, in front of the video's."""
 
 
 class VacePipeline(WanPipeline):
@@ -70,45 +70,19 @@ class VacePipeline(WanPipeline):
             found[REFERENCES] = encoded.astype(self.dtype)
         return found
 
-    def predict(
-        self,
-        program: StepProgram,
-        weights: WanNetworks,
-        rows: PyTree,
-        values: Mapping[str, jax.Array],
-        conditions: PyTree,
-        cache: CachedStep | None,
-    ) -> Float[Array, "batch prompts f h w c"]:
-        """Return the velocity for every prompt of every row."""
-        transformer = self.network(weights, program.network)
-        batch, prompts, text_tokens, _ = rows["prompt_embeds"].shape
+    def frames_in_front(self, pictures: Mapping[str, Any]) -> int:
+        """Return the number of references."""
+        return len(pictures.get(REFERENCES, ()))
+
+    def guides(self, rows: PyTree, prompts: int) -> dict[str, Any]:
+        """Return the control video, behind the references, and the factors of its hints."""
         control = rows["control"]
         if REFERENCES in rows:
             control = jax.vmap(with_references)(control, rows[REFERENCES])
+        each = Control(control, rows["hint_scales"])
+        return {"control": jax.tree.map(lambda x: jnp.repeat(x, prompts, axis=0), each)}
 
-        def each_prompt(x: Array) -> Array:
-            return jnp.repeat(x, prompts, axis=0)
-
-        output = transformer(
-            each_prompt(rows["latents"]),
-            each_prompt(values["timestep"]),
-            rows["prompt_embeds"].reshape(batch * prompts, text_tokens, -1),
-            None,
-            cache,
-            Control(each_prompt(control), each_prompt(rows["hint_scales"])),
-        )
-        return output.astype(jnp.float32).reshape(batch, prompts, *output.shape[1:])
-
-    def decode(self, weights: WanNetworks, row: PyTree) -> jax.Array:
-        """Decode the video's latents by the VAE."""
-        return super().decode(weights, {"latents": _of_video(row, "latents")})
-
-    def preview(self, weights: WanNetworks, row: PyTree) -> jax.Array:
-        """Decode the estimate of the video's clean latents by a linear map."""
-        return to_frames(self.network(weights, "preview")(_of_video(row, "denoised")))
-
-
-def _of_video(row: PyTree, name: str) -> Float[Array, "f h w c"]:
-    """Latents of a row without those of its references."""
-    latents: Array = row[name][len(row.get(REFERENCES, ())) :]
-    return latents
+    def of_video(self, row: PyTree, name: str) -> Float[Array, "f h w c"]:
+        """Return a row's latents without those of its references."""
+        latents: Array = row[name][len(row.get(REFERENCES, ())) :]
+        return latents

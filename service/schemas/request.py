@@ -444,9 +444,17 @@ class GenerateRequest(Body):
     """Video that VACE follows (edges, depths, poses) or, with `mask_video`, completes. One file,
     MP4 or WebM, or a list of images, one a frame. With fewer frames than `num_frames` it is
     continued."""
+    pose_video: Video | None = None
+    """Video of the poses that Animate gives the character of `image`. One file, MP4 or WebM, or a
+    list of images, one a frame. With fewer frames than `num_frames` it runs back and forth."""
+    face_video: Video | None = None
+    """Video of the face whose expressions Animate's character has, cut out square; as
+    `pose_video`."""
+    background_video: Video | None = None
+    """Video in which Animate's character replaces who is under `mask_video`; as `pose_video`."""
     mask_video: Video | None = None
-    """Mask of `control_video`: white where it is drawn anew, black where it is kept. It has as many
-    frames, or one image for all of them. Default: white."""
+    """Mask of `control_video` or `background_video`: white where it is drawn anew, black where it
+    is kept. It has as many frames, or one image for all of them. Default: white."""
     conditioning_scale: Annotated[list[ImageScale], Field(max_length=MAX_HINTS)] | None = None
     """Strength of the effect that `control_video` and `reference_images` have in VACE: one number,
     or one for each layer that reads them. Default: 1."""

@@ -41,6 +41,8 @@ PICTURE_WORDS = {
     "image": "the image to begin with, as image",
     "mask_image": "an image that is white where the image is to be drawn anew, as mask_image",
     "last_image": "the image that the video ends with, as last_image",
+    "pose_video": "the video of poses, as pose_video",
+    "face_video": "the video of a face, as face_video",
     "control_image": "the image of edges or depths to follow, as control_image",
 }
 
@@ -188,14 +190,25 @@ def _wrong_control_video(case: Case) -> Errors:
         yield FieldError("control_video", "send the video that mask_video masks too")
     if {"image", "control_video"} <= case.given.keys():
         yield FieldError("image", "send it as a frame of control_video")
-    frames = case.fields.get("num_frames", 1)
-    for name in VIDEO_FIELDS:
-        sent = case.given.get(name)
-        if isinstance(sent, list) and len(sent) > frames:
-            yield FieldError(name, f"has {len(sent)} frames; num_frames is {frames}")
     count, top = len(case.given.get("conditioning_scale", ())), case.bounds.conditioning_scales
     if count not in (0, 1, top):
         yield FieldError("conditioning_scale", f"has {count} numbers; send one, or {top}")
+
+
+def _wrong_background(case: Case) -> Errors:
+    if "background_video" not in case.spec.fields:
+        return
+    names = {"background_video", "mask_video"}
+    if len(sent := case.given.keys() & names) == 1:
+        yield FieldError((names - sent).pop(), f"send it with {sent.pop()}")
+
+
+def _wrong_frames_sent(case: Case) -> Errors:
+    frames = case.fields.get("num_frames", 1)
+    for name in VIDEO_FIELDS:
+        sent = case.given.get(name)
+        if name in case.spec.fields and isinstance(sent, list) and len(sent) > frames:
+            yield FieldError(name, f"has {len(sent)} frames; num_frames is {frames}")
 
 
 def _wrong_image_prompts(case: Case) -> Errors:
@@ -347,6 +360,8 @@ _CHECKS: tuple[Callable[[Case], Errors], ...] = (
     _wrong_counts,
     _wrong_references,
     _wrong_control_video,
+    _wrong_background,
+    _wrong_frames_sent,
     _wrong_image_prompts,
     _wrong_controls,
     _wrong_seed,

@@ -8,7 +8,8 @@ from models.spec.image_files import ImageFile
 from models.spec.request_images import field_of
 from service.errors.problems import FieldError
 
-VIDEO, MASK = "control_video", "mask_video"
+VIDEOS, MASK = ("control_video", "background_video"), "mask_video"
+"""Fields of videos, of which a request has one, and of its mask."""
 
 
 def wrong_masks(files: Mapping[str, ImageFile]) -> Iterator[FieldError]:
@@ -17,10 +18,12 @@ def wrong_masks(files: Mapping[str, ImageFile]) -> Iterator[FieldError]:
     Args:
         files: all of a request, by path.
     """
-    frames, masks = (_frames(name, files) for name in (VIDEO, MASK))
-    if masks not in (0, 1, frames):
-        said = f"has {masks} frames, and control_video {frames}: send as many, or one image"
-        yield FieldError(MASK, said)
+    masks = _frames(MASK, files)
+    for name in VIDEOS:
+        frames = _frames(name, files)
+        if frames and masks not in (0, 1, frames):
+            said = f"has {masks} frames, and {name} {frames}: send as many, or one image"
+            yield FieldError(MASK, said)
 
 
 def _frames(field: str, files: Mapping[str, ImageFile]) -> int:

@@ -44,6 +44,7 @@ NAMES = {
     "wan2.1-i2v-14b": "Wan 2.1 I2V 14B",
     "wan2.1-vace-1.3b": "Wan 2.1 VACE 1.3B",
     "wan2.1-vace-14b": "Wan 2.1 VACE 14B",
+    "wan2.2-animate-14b": "Wan 2.2 Animate 14B",
     "wan2.2-a14b": "Wan 2.2 T2V A14B",
     "wan2.2-i2v-a14b": "Wan 2.2 I2V A14B",
     "wan2.2-5b": "Wan 2.2 TI2V 5B",

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers import WanVACEPipeline, WanVACETransformer3DModel
+from diffusers.image_processor import VaeImageProcessor
 from flax import nnx
 from PIL import Image
 
@@ -38,6 +39,14 @@ def picture(seed: int, size: tuple[int, int], mode: str = "RGB") -> Image.Image:
     """Fields of colour with soft edges."""
     fields = np.random.default_rng(seed).integers(0, 256, (5, 7, 3), dtype=np.uint8)
     return Image.fromarray(fields).convert(mode).resize(size)
+
+
+def in_size(frames: list[Image.Image]) -> list[Image.Image]:
+    """Frames as diffusers' pipeline wants them, their proportions kept by diffusers' processor."""
+    width, height = SIZE
+    return [
+        VaeImageProcessor().resize(frame, height, width, resize_mode="crop") for frame in frames
+    ]
 
 
 CLIP = [picture(seed, (93, 61)) for seed in range(FRAMES)]
@@ -87,8 +96,7 @@ def by_diffusers(
 ) -> np.ndarray:
     """Control latents [f, h, w, channels]."""
     pipeline = pair.theirs
-    # A video smaller than the request is not enlarged there: it has to come in its size.
-    clip = clip and [frame.resize(SIZE, Image.Resampling.LANCZOS) for frame in clip]
+    clip, masks = clip and in_size(clip), masks and in_size(masks)
     with torch.no_grad():
         video, mask, pictures = pipeline.preprocess_conditions(
             clip, masks, references, 1, SIZE[1], SIZE[0], FRAMES, torch.float32, "cpu"
@@ -163,6 +171,20 @@ def test_a_reference_that_is_averaged_fails_by_far(
     monkeypatch.setattr(vace_inputs, "_interpolated", averaged)
     ours = by_us(pair, read_frames(CLIP, MASKS, SIZE), REFERENCES)
     assert relative(ours, theirs) > 100 * RELATIVE
+
+
+@pytest.mark.parametrize("sides", [(93, 61), (61, 93), (160, 96), (31, 200), (80, 48)])
+def test_frames_keep_their_proportions(sides: tuple[int, int]) -> None:
+    """By the bytes of diffusers' processor; stretched frames are others."""
+    frame, mask = picture(3, sides), picture(4, sides, "L")
+    given = read_frames([frame], [mask], SIZE)
+    (theirs,), (levels,) = in_size([frame]), in_size([mask.convert("RGB")])
+    np.testing.assert_array_equal(given.frames[0], np.asarray(theirs))
+    np.testing.assert_array_equal(given.masks[0], np.asarray(levels)[..., 0])
+    np.testing.assert_array_equal(kept(frame, SIZE).frames, given.frames)
+    stretched = np.asarray(frame.resize(SIZE, Image.Resampling.LANCZOS)).astype(int)
+    if sides[0] * SIZE[1] != sides[1] * SIZE[0]:
+        assert np.abs(stretched - given.frames[0]).max() > 20
 
 
 def test_one_mask_is_every_frames() -> None:

@@ -34,6 +34,7 @@ from tests.parity.test_wan_vace_conditions import (
     REFERENCES,
     SIZE,
     WHITE,
+    in_size,
 )
 from tests.parity.tiny_wan import Config, make_wan
 
@@ -76,11 +77,6 @@ def listed(field: str, images: list[Image.Image]) -> Images:
     return {f"{field}.{index}": image for index, image in enumerate(images)}
 
 
-def in_size(frames: list[Image.Image]) -> list[Image.Image]:
-    """Frames as diffusers wants them: it does not enlarge any."""
-    return [frame.resize(SIZE, Image.Resampling.LANCZOS) for frame in frames]
-
-
 REST = FRAMES - 4
 CASES = {
     "plain text": Case(PROMPTED, {}, {}),
@@ -101,7 +97,7 @@ CASES = {
         },
         {
             "video": in_size(CLIP),
-            "mask": MASKS,
+            "mask": in_size(MASKS),
             "reference_images": REFERENCES[1:2],
             "conditioning_scale": [0.6, 1.3],
         },

@@ -13,6 +13,8 @@ from diffusers import (
     AutoencoderKLWan,
     FlowMatchEulerDiscreteScheduler,
     UniPCMultistepScheduler,
+    WanAnimatePipeline,
+    WanAnimateTransformer3DModel,
     WanImageToVideoPipeline,
     WanPipeline,
     WanTransformer3DModel,
@@ -34,7 +36,7 @@ SCHEDULERS = {
 }
 
 
-Network = WanTransformer3DModel | WanVACETransformer3DModel
+Network = WanTransformer3DModel | WanVACETransformer3DModel | WanAnimateTransformer3DModel
 
 
 def make_wan(folder: Path, **parts: Any) -> Path:
@@ -50,6 +52,7 @@ def wan_pipeline(
     *,
     from_image: bool = False,
     vace: Config | None = None,
+    animate: Config | None = None,
     transformer: Config | None = None,
     transformer_2: Config | None = None,
     vision: Config | None = None,
@@ -59,7 +62,7 @@ def wan_pipeline(
     boundary_ratio: float | None = None,
     expand_timesteps: bool = False,
     seed: int = 0,
-) -> WanPipeline | WanImageToVideoPipeline | WanVACEPipeline:
+) -> WanPipeline | WanImageToVideoPipeline | WanVACEPipeline | WanAnimatePipeline:
     """A diffusers pipeline in memory, float32.
 
     Each dict overrides single values of that part's small default config; sizes that two parts
@@ -68,12 +71,15 @@ def wan_pipeline(
     Args:
         from_image: the image-to-video class.
         vace: of the transformers, where they are VACE's; None: they are not.
+        animate: of the transformer, where it is Animate's; None: it is not.
         transformer: of the (high-noise) network; None where only `transformer_2` is given: none.
         transformer_2: of the low-noise network; None: there is none.
         vision: of the image encoder; None: there is none.
     """
     video = video_vae(seed + 1, **(vae or {}))
     text = randomize(UMT5EncoderModel(UMT5Config(**(_T5 | (t5 or {})))), seed + 2)
+    if animate is not None:
+        from_image, vision = True, vision or {}
     encoder = vision_encoder(seed + 5, **vision) if vision is not None else None
     latents, frames = video.config.z_dim, video.config.scale_factor_temporal
     joined = latents + frames if from_image and not expand_timesteps else 0
@@ -85,6 +91,8 @@ def wan_pipeline(
     }
     if vace is not None:
         sizes |= {"vace_layers": (0, 2), "vace_in_channels": _control_channels(video), **vace}
+    if animate is not None:
+        sizes |= {"latent_channels": latents, **_ANIMATE, **animate}
     if transformer is None and transformer_2 is None:
         transformer = {}
     parts = {
@@ -103,6 +111,10 @@ def wan_pipeline(
     if not from_image:
         return WanPipeline(**parts)
     processor = image_processor(encoder.config.image_size) if encoder else None
+    if animate is not None:
+        for name in ("transformer_2", "boundary_ratio", "expand_timesteps"):
+            del parts[name]
+        return WanAnimatePipeline(**parts, image_encoder=encoder, image_processor=processor)
     return WanImageToVideoPipeline(**parts, image_encoder=encoder, image_processor=processor)
 
 
@@ -152,6 +164,7 @@ def _network(seed: int, sizes: Config, overrides: Config | None) -> Network | No
         width = config["num_attention_heads"] * config["attention_head_dim"]
         config["added_kv_proj_dim"] = width
     kind = WanVACETransformer3DModel if "vace_layers" in config else WanTransformer3DModel
+    kind = WanAnimateTransformer3DModel if "motion_dim" in config else kind
     network = randomize(kind(**config), seed)
     _sharpen(network)
     return network
@@ -162,8 +175,22 @@ def _sharpen(transformer: Network) -> None:
     for name, parameter in transformer.named_parameters():
         if name.endswith(("norm_q.weight", "norm_k.weight", "norm_added_k.weight")):
             parameter.data *= 2.0
+        if name.startswith("motion_encoder") and parameter.ndim > 1:
+            parameter.data /= parameter.data.std()  # kernels are scaled where they are used
 
 
+_ANIMATE: Config = {
+    "num_layers": 4,
+    "motion_encoder_channel_sizes": {"4": 12, "8": 10, "16": 7},
+    "motion_encoder_size": 16,
+    "motion_style_dim": 18,
+    "motion_dim": 5,
+    "motion_encoder_dim": 13,
+    "face_encoder_hidden_dim": 16,
+    "face_encoder_num_heads": 4,
+    "inject_face_latents_blocks": 2,
+    "motion_encoder_batch_size": 2,
+}
 _TRANSFORMER: Config = {
     "patch_size": (1, 2, 2),
     "num_attention_heads": 3,

@@ -37,6 +37,7 @@ MODELS: Mapping[str, Mapping[str, int]] = {
     "z-image": {"height": 1024, "width": 1024},
     "wan2.1-14b": {"height": 720, "width": 1280, "num_frames": 81},
     "wan2.1-vace-14b": {"height": 720, "width": 1280, "num_frames": 81},
+    "wan2.2-animate-14b": {"height": 720, "width": 1280, "num_frames": 77},
 }
 TOPOLOGIES = ("v5e:2x4", "v6e:2x4", "v5p:2x2x2")
 

@@ -19,6 +19,7 @@ def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
     given += ["--reference-image", picture, "--reference-image", picture]
     given += ["--control", f"{picture},name=canny,scale=0.5", "--image-prompt", picture]
     given += ["--control-video", picture, "--mask-video", picture, "--conditioning-scale", 0.5]
+    given += ["--pose-video", picture, "--face-video", picture, "--background-video", picture]
     given += ["--num-frames", 17, "--guidance-2", 3.0, "--guidance-rescale", 0.7]
     given += ["--scheduler", "unipc,flow_shift=3.0,solver_type=bh2,lower_order_final=false"]
     given += ["--upscale", "photo,scale=2"]
@@ -34,6 +35,9 @@ def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
         "control": [{"image": "eA==", "name": "canny", "scale": 0.5}],
         "image_prompts": [{"image": "eA=="}],
         "control_video": "eA==",
+        "pose_video": "eA==",
+        "face_video": "eA==",
+        "background_video": "eA==",
         "mask_video": "eA==",
         "conditioning_scale": [0.5],
         "upscale": {"name": "photo", "scale": 2},

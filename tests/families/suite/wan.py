@@ -1,10 +1,11 @@
-"""Wan and its VACE."""
+"""Wan, its VACE and its Animate."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -48,9 +49,23 @@ def _least_vace(folder: Path) -> Path:
     return make_wan(folder, vace={"vace_layers": (0,)}, transformer={"num_layers": 2})
 
 
-def _clip() -> bytes:
+def _animate(folder: Path) -> Path:
+    from tests.parity.tiny_wan import make_wan
+
+    sizes = {"num_attention_heads": 8, "num_layers": 4}
+    return make_wan(folder, animate={}, transformer=sizes, t5=T5)
+
+
+def _least_animate(folder: Path) -> Path:
+    from tests.parity.tiny_wan import make_wan
+
+    least = {"num_layers": 2, "inject_face_latents_blocks": 2}
+    return make_wan(folder, animate=least)
+
+
+def _clip(first: int = 9) -> bytes:
     """A file of five frames that differ."""
-    frames = [Image.open(io.BytesIO(image_file(seed))) for seed in range(9, 14)]
+    frames = [Image.open(io.BytesIO(image_file(seed))) for seed in range(first, first + 5)]
     return encode_video(np.stack([np.asarray(frame) for frame in frames]), "mp4", 8)
 
 
@@ -65,9 +80,12 @@ SCALED: Fields = {"conditioning_scale": [0.8]}
 
 def _drawn_by_vace(folder: Path, request: Fields) -> np.ndarray:
     """Draw a request after `CONTROL`, whose video ends earlier: the rest is grey."""
+    from diffusers.image_processor import VaeImageProcessor
+
     size = request["width"], request["height"]
     sent = video_files.frames(CONTROL["control_video"])
-    given = [frame.resize(size, Image.Resampling.LANCZOS) for frame in sent]
+    covered = partial(VaeImageProcessor().resize, height=size[1], width=size[0], resize_mode="crop")
+    given = [covered(frame) for frame in sent]
     missing = request["num_frames"] - len(given)
     mask, *references = (Image.open(io.BytesIO(CONTROL[name])) for name in [*CONTROL][1:])
     return drawn_by_diffusers(
@@ -75,9 +93,41 @@ def _drawn_by_vace(folder: Path, request: Fields) -> np.ndarray:
         {name: of for name, of in request.items() if name not in SCALED},
         frames=True,
         video=[*given, *[Image.new("RGB", size, (128, 128, 128))] * missing],
-        mask=[*[mask] * len(given), *[Image.new("L", size, 255)] * missing],
+        mask=[*[covered(mask)] * len(given), *[Image.new("L", size, 255)] * missing],
         reference_images=references,
         conditioning_scale=SCALED["conditioning_scale"][0],
+    )
+
+
+CHARACTER: Mapping[str, bytes] = {
+    "image": image_file(20),
+    "pose_video": _clip(21),
+    "face_video": _clip(26),
+    "background_video": _clip(31),
+    "mask_video": image_file(36, "L"),
+}
+
+
+def _drawn_by_animate(folder: Path, request: Fields) -> np.ndarray:
+    """Draw a request with `CHARACTER`, whose videos run back and forth."""
+    frames = request["num_frames"]
+    places = [0, 1, 2, 3, 4, 3, 2, 1, 0][:frames]
+    videos = {
+        name: [*video_files.frames(file)] for name, file in CHARACTER.items() if "_video" in name
+    }
+    mask = Image.open(io.BytesIO(CHARACTER["mask_video"]))
+    videos = {
+        name: [mask if name == "mask_video" else video[place] for place in places]
+        for name, video in videos.items()
+    }
+    return drawn_by_diffusers(
+        folder,
+        {name: of for name, of in request.items() if name != "num_frames"},
+        frames=True,
+        images={"image": CHARACTER["image"]},
+        segment_frame_length=frames,
+        mode="replace",
+        **videos,
     )
 
 
@@ -119,5 +169,14 @@ ENTRIES: Mapping[str, Family] = {
         published=("wan2.1-vace-1.3b", "wan2.1-vace-14b"),
         images=CONTROL,
         beside_images=SCALED,
+    ),
+    "wan-animate": replace(
+        PLAIN,
+        place=14,
+        make=_animate,
+        least=_least_animate,
+        reference=_drawn_by_animate,
+        published=("wan2.2-animate-14b",),
+        images=CHARACTER,
     ),
 }

@@ -1,0 +1,200 @@
+"""Animate as it is served against diffusers' whole pipeline, of one segment.
+
+Bounds as in `tests.parity.test_wan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from diffusers import WanAnimatePipeline
+from PIL import Image
+
+from models.interface.pipeline import RequestError
+from models.wan.animate_inputs import back_and_forth
+from models.wan.animate_pipeline import AnimatePipeline
+from models.wan.load import load
+from tests import coarse
+from tests.parity.programs import Programs
+from tests.parity.test_wan import BASE as REQUEST
+from tests.parity.test_wan import GREY_LEVELS, PROMPTED, PSNR_DB, RELATIVE, Result, png, psnr_db
+from tests.parity.test_wan_transformer import relative
+from tests.parity.test_wan_vace_conditions import picture
+from tests.parity.test_wan_vace_pipeline import listed
+from tests.parity.tiny_wan import Config, make_wan
+
+SIZE, FRAMES = (80, 48), 9
+CHECKPOINTS: dict[str, Config] = {
+    "usual": {"animate": {}},
+    "odd": {
+        "animate": {
+            "motion_encoder_channel_sizes": {"4": 3, "8": 9},
+            "motion_encoder_size": 8,
+            "motion_dim": 3,
+            "face_encoder_num_heads": 3,
+            "face_encoder_hidden_dim": 11,
+            "inject_face_latents_blocks": 1,
+        },
+        "transformer": {
+            "patch_size": (1, 1, 2),
+            "num_attention_heads": 5,
+            "attention_head_dim": 14,
+            "num_layers": 2,
+            "eps": 1e-3,
+            "cross_attn_norm": False,
+            "added_kv_proj_dim": None,
+        },
+        "vision": {"hidden_size": 22, "image_size": 24, "patch_size": 7},
+        "scheduler": {"kind": "FlowMatchEulerDiscreteScheduler", "shift": 5.0},
+        "vae": {
+            "z_dim": 3,
+            "dim_mult": [1, 2, 3],
+            "temperal_downsample": [True, True],
+            "scale_factor_spatial": 4,
+        },
+        "t5": {"num_heads": 3, "d_kv": 11, "d_model": 24},
+    },
+}
+
+CHARACTER = picture(50, (61, 90))
+POSES = [picture(seed, (93, 61)) for seed in range(60, 60 + FRAMES)]
+FACES = [picture(seed, (31, 31)) for seed in range(70, 70 + FRAMES)]
+BACKGROUND = [picture(seed, (70, 50)) for seed in range(80, 80 + FRAMES)]
+MASKS = [picture(seed, (51, 90), "L") for seed in range(90, 90 + FRAMES)]
+
+
+class Case(NamedTuple):
+    """Fields, the frames of a request's videos, and those of diffusers' call where they differ."""
+
+    fields: dict[str, Any]
+    videos: dict[str, list[Image.Image]]
+    theirs: dict[str, Any]
+
+
+BOTH = {"pose_video": POSES, "face_video": FACES}
+CASES = {
+    "animated, not guided": Case({"guidance_scale": 1.0}, BOTH, {}),
+    "animated, guided": Case(PROMPTED, BOTH, {}),
+    "short videos, which run back and forth": Case(
+        {"guidance_scale": 1.0},
+        {"pose_video": POSES[:4], "face_video": FACES[:2]},
+        {
+            "pose_video": [POSES[place] for place in (0, 1, 2, 3, 2, 1, 0, 1, 2)],
+            "face_video": [FACES[place % 2] for place in range(FRAMES)],
+        },
+    ),
+    "replaced, guided": Case(
+        PROMPTED, {**BOTH, "background_video": BACKGROUND, "mask_video": MASKS}, {"mode": "replace"}
+    ),
+    "replaced, one mask": Case(
+        {"guidance_scale": 1.0},
+        {**BOTH, "background_video": BACKGROUND, "mask_video": MASKS[:1]},
+        {"mode": "replace", "mask_video": MASKS[:1] * FRAMES},
+    ),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_coarsely() -> None:
+    """By request."""
+
+
+def files_of(case: Case) -> Mapping[str, bytes]:
+    files = {"image": CHARACTER}
+    for name, frames in case.videos.items():
+        files |= listed(name, frames)
+    return {path: png(image) for path, image in files.items()}
+
+
+class Pair:
+    """One checkpoint, loaded by us and by diffusers."""
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        make_wan(folder, **config)
+        with coarse.compiled():
+            loaded = load("tiny", folder, "float32")
+        assert isinstance(loaded, AnimatePipeline)
+        self.ours, self.programs = loaded, Programs(loaded, coarse.OPTIONS)
+        self.theirs: Any = WanAnimatePipeline.from_pretrained(folder)
+        self.theirs.set_progress_bar_config(disable=True)
+
+    def drawn_by_us(self, case: Case, spoil: Callable[[Any], Any] = lambda row: row) -> Result:
+        """Args: spoil: what goes wrong with the row after encoding."""
+        prepared = self.ours.prepare({**REQUEST, **case.fields}, files_of(case))
+        return Result(*self.programs.drawn(prepared, spoil=spoil))
+
+    def drawn_by_diffusers(self, case: Case) -> Result:
+        given = {**REQUEST, **case.fields, "image": CHARACTER, **case.videos, **case.theirs}
+        generator = torch.Generator("cpu").manual_seed(given.pop("seed"))
+        given["segment_frame_length"] = given.pop("num_frames")
+        latents: list[np.ndarray] = []
+
+        def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+            latents.append(tensors["latents"][0].permute(1, 2, 3, 0).numpy().copy())
+            return {}
+
+        made = self.theirs(**given, generator=generator, callback_on_step_end=keep)
+        return Result(latents, (made.frames[0] * 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    root = tmp_path_factory.mktemp("animate")
+    return cache(lambda name: Pair(root / name, CHECKPOINTS[name]))
+
+
+def off(ours: Result, theirs: Result) -> tuple[float, float, int]:
+    """Return the latents' largest relative difference, the frames' PSNR and levels."""
+    assert ours.frames.shape == theirs.frames.shape == (FRAMES, *SIZE[::-1], 3)
+    assert len(ours.latents) == len(theirs.latents)
+    worst = max(map(relative, ours.latents, theirs.latents))
+    levels = int(np.abs(ours.frames.astype(int) - theirs.frames).max())
+    return worst, psnr_db(ours.frames, theirs.frames), levels
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_same_clip_as_diffusers(pairs: Any, name: str, case: str) -> None:
+    pair, wanted = pairs(name), CASES[case]
+    ours, theirs = pair.drawn_by_us(wanted), pair.drawn_by_diffusers(wanted)
+    latents, decibels, levels = off(ours, theirs)
+    print(f"latents {latents:.1e}, {decibels:.1f} dB, {levels}")
+    assert latents <= RELATIVE
+    assert decibels >= PSNR_DB
+    assert levels <= GREY_LEVELS
+    assert theirs.frames.std() > 10, "a flat video proves nothing"
+
+
+@pytest.mark.parametrize("leaf", ["pose", "face_embeds", "image_embeds", "condition"])
+def test_what_a_row_has_in_other_channels_fails_by_far(pairs: Any, leaf: str) -> None:
+    pair, case = pairs("usual"), CASES["replaced, guided"]
+    wrong = pair.drawn_by_us(case, lambda row: {**row, leaf: jnp.roll(row[leaf], 1, axis=-1)})
+    assert off(wrong, pair.drawn_by_diffusers(case))[0] > 10 * RELATIVE
+
+
+def test_rows_that_do_not_go_together_say_why(pairs: Any) -> None:
+    pair, case = pairs("usual"), CASES["replaced, guided"]
+    for name, says in (
+        ("image", "image"),
+        ("pose_video", "pose_video"),
+        ("face_video", "face_video"),
+        ("mask_video", "go together"),
+        ("background_video", "go together"),
+    ):
+        files = {path: of for path, of in files_of(case).items() if path.split(".")[0] != name}
+        with pytest.raises(RequestError, match=says):
+            pair.ours.prepare({**REQUEST, **case.fields}, files)
+    with pytest.raises(RequestError, match="9 at least"):
+        pair.ours.prepare({**REQUEST, "num_frames": 5}, files_of(case))
+
+
+def test_back_and_forth() -> None:
+    assert back_and_forth(3, 8) == [0, 1, 2, 1, 0, 1, 2, 1]
+    assert back_and_forth(1, 3) == [0, 0, 0]
