@@ -176,9 +176,16 @@ CHECKPOINTS: Mapping[str, Files] = {
             ("flux2-klein-base-9b", flux2.KLEIN_9B),
         )
     },
-    "qwen-image-edit": {
-        **_files("QwenImageEditPipeline", STRETCHED, qwenimage.QWEN_IMAGE),
-        f"processor/{PREPROCESSOR}": qwenimage.PROCESSOR,
+    **{
+        name: {
+            **_files(kind, STRETCHED, networks),
+            f"processor/{PREPROCESSOR}": qwenimage.PROCESSOR,
+        }
+        for name, kind, networks in (
+            ("qwen-image-edit", "QwenImageEditPipeline", qwenimage.QWEN_IMAGE),
+            ("qwen-image-edit-2509", "QwenImageEditPlusPipeline", qwenimage.QWEN_IMAGE),
+            ("qwen-image-edit-2511", "QwenImageEditPlusPipeline", qwenimage.EDIT_2511),
+        )
     },
     "z-image-turbo": _files("ZImagePipeline", {**STATIC, "shift": 3.0}, zimage.Z_IMAGE),
     "z-image": _files("ZImagePipeline", {**STATIC, "shift": 6.0}, zimage.Z_IMAGE),

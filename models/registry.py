@@ -31,6 +31,8 @@ FAMILIES: Mapping[str, str] = {
     "FluxKontextPipeline": ".flux.load",
     "QwenImagePipeline": ".qwenimage.load",
     "QwenImageEditPipeline": ".qwenimage.load",
+    "QwenImageEditInpaintPipeline": ".qwenimage.load",
+    "QwenImageEditPlusPipeline": ".qwenimage.load",
     "QwenImageImg2ImgPipeline": ".qwenimage.load",
     "QwenImageInpaintPipeline": ".qwenimage.load",
     "Flux2KleinPipeline": ".flux2.load",

@@ -31,9 +31,7 @@ from models.text.tokenizer import Tokenizer, cut_prompts
 from models.vae.config import Tiling
 from models.vae.latent_images import LatentImagePipeline
 from models.vae.patches import pack, unpack
-
-REFERENCE = "reference."
-"""Beginning of the names of references among a request's inputs; their index follows."""
+from models.vae.references import inputs_of, reference_latents, tokens_and_grids
 
 
 class Flux2Networks(NamedTuple):
@@ -91,7 +89,7 @@ class Flux2Pipeline(LatentImagePipeline[Flux2Networks]):
                 "ids": read.ids,
                 "read": read.mask,
                 "noise": self._noise(request.seed, h // 2, w // 2),
-                **{f"{REFERENCE}{index}": pixels for index, pixels in enumerate(references)},
+                **inputs_of(references),
             },
             steps_of(request, plan, self.scheduler.solver),
             request.width,
@@ -110,7 +108,11 @@ class Flux2Pipeline(LatentImagePipeline[Flux2Networks]):
             "latents": inputs["noise"].reshape(rows * columns, -1),
             "grid": jnp.zeros((2 * rows, 2 * columns, 0)),
             "prompt_embeds": encode(inputs["ids"], inputs["read"].astype(bool)),
-            **self._references(weights, inputs),
+            **reference_latents(
+                inputs,
+                lambda pixels: self.encode_image(weights, pixels, None),
+                lambda latents: self.network(weights, "vae").statistics.normed(pack(latents)),
+            ),
             **initial_cache(inputs, self.config.width, self.dtype),
         }
 
@@ -138,7 +140,8 @@ class Flux2Pipeline(LatentImagePipeline[Flux2Networks]):
         if conditions is None:
             conditions = self._modulations(weights, values["timestep"])
         batch, prompts, text_tokens, _ = rows["prompt_embeds"].shape
-        tokens, ids = _image_tokens(rows)
+        tokens, grids = tokens_and_grids(rows)
+        ids = np.concatenate([image_ids(*grid, index) for index, grid in enumerate(grids)])
         velocity = self.network(weights, "transformer").velocity(
             jnp.repeat(tokens, prompts, axis=0),
             each_alone(rows["prompt_embeds"]),
@@ -165,22 +168,6 @@ class Flux2Pipeline(LatentImagePipeline[Flux2Networks]):
         statistics = self.network(weights, "vae").statistics
         return unpack(statistics.restored(row[name]), *row["grid"].shape[:2])
 
-    def _references(
-        self, weights: Flux2Networks, inputs: Mapping[str, jax.Array]
-    ) -> dict[str, Any]:
-        """Encode the references; none: the row has no such leaves."""
-        names = sorted(name for name in inputs if name.startswith(REFERENCE))
-        if not names:
-            return {}
-        statistics = self.network(weights, "vae").statistics
-        latents = {
-            name.removeprefix(REFERENCE): self.encode_image(weights, inputs[name], None)
-            for name in names
-        }
-        packed = [statistics.normed(pack(one)) for one in latents.values()]
-        grids = {index: jnp.zeros((*one.shape[:2], 0)) for index, one in latents.items()}
-        return {"references": jnp.concatenate(packed), "reference_grids": grids}
-
     def _modulations(self, weights: Flux2Networks, timestep: Float[Array, " times"]) -> Modulations:
         """Compute the modulations at every time."""
         transformer = nnx.merge(self.graphs.transformer, in_place(weights.transformer))
@@ -192,17 +179,3 @@ class Flux2Pipeline(LatentImagePipeline[Flux2Networks]):
         shape = (self.config.in_channels, rows, columns)
         drawn = TorchGenerator(seed).randn(shape, self.dtype).astype(self.dtype)
         return np.asarray(drawn.astype(np.float32).transpose(1, 2, 0))
-
-
-def _image_tokens(
-    rows: PyTree,
-) -> tuple[Float[Array, "batch image_tokens channels"], np.ndarray]:
-    """Return what the network reads of rows, and its positions [image_tokens, 4]."""
-    tokens, grids = rows["latents"], [rows["grid"]]
-    if "references" in rows:
-        tokens = jnp.concatenate([tokens, rows["references"]], axis=1)
-        grids += [rows["reference_grids"][index] for index in sorted(rows["reference_grids"])]
-    ids = [
-        image_ids(grid.shape[1] // 2, grid.shape[2] // 2, index) for index, grid in enumerate(grids)
-    ]
-    return tokens, np.concatenate(ids)

@@ -11,12 +11,11 @@ import numpy as np
 from jaxtyping import Float32
 from PIL import Image
 
-from models.interface.images import listed_paths, open_image, pixels_of
+from models.interface.images import open_image, pixels_of
 from models.interface.pipeline import RequestError
 from models.spec.image_sizes import within_pixels
+from models.vae.references import reference_paths
 
-IMAGE, FURTHER = "image", "reference_images"
-"""Request fields: the first reference, and those behind it."""
 MOST_PIXELS = 1 << 20
 LEAST_SIDE_PX, MOST_RATIO = 64, 8
 
@@ -32,8 +31,7 @@ def read_references(
 
     Raises: RequestError: an image that cannot be read, too small, or too long for its width.
     """
-    paths = [*([IMAGE] if IMAGE in images else []), *listed_paths(images, FURTHER)]
-    return [read_reference(images[path], multiple, path) for path in paths]
+    return [read_reference(images[path], multiple, path) for path in reference_paths(images)]
 
 
 def read_reference(

@@ -7,7 +7,6 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.flux2.references import FURTHER, IMAGE
 from models.interface.flow_request import FlowRequest, step_table, times_of
 from models.interface.pipeline import Step
 from models.interface.request import REQUEST, served_fields
@@ -15,6 +14,7 @@ from models.interface.step_program import StepProgram
 from models.sampling.base import Plan
 from models.sampling.solver import Solver
 from models.spec.field_types import Count, Scale
+from models.vae.references import FURTHER, IMAGE
 
 MAX_SEQUENCE_LENGTH = 512
 """Text tokens at most, the chat's own among them: what the network was trained with."""

@@ -8,10 +8,12 @@ from typing import Any
 
 from models.checkpoint.folder import chosen_defaults, fingerprint
 from models.flow.spec import BUCKET_FIELDS, DEFAULT_LATENTS_PX, image_limits
-from models.flux2.references import FURTHER, IMAGE, LEAST_SIDE_PX, MOST_PIXELS, MOST_RATIO
+from models.flux2.references import LEAST_SIDE_PX, MOST_PIXELS, MOST_RATIO
 from models.flux2.request import FIELDS, GUIDANCE, MAX_SEQUENCE_LENGTH
+from models.spec.image_sizes import longest_side
 from models.spec.model_spec import ModelSpec, Need
 from models.vae.config import VaeConfig
+from models.vae.references import FURTHER, IMAGE
 
 DISTILLED: Mapping[str, Any] = {"num_inference_steps": 4}
 BASE: Mapping[str, Any] = {"num_inference_steps": 50, "guidance_scale": 4.0}
@@ -36,6 +38,7 @@ def make_spec(
         sources: the folder, and the file of weights if there is one.
     """
     token, side = 2 * vae.downsampling, DEFAULT_LATENTS_PX * vae.downsampling
+    most = 4 * side * side
     fields = FIELDS - GUIDANCE if is_distilled else FIELDS
     chosen = chosen_defaults(name, sources[0], defaults, fields)
     own = {
@@ -54,7 +57,11 @@ def make_spec(
         sized_within_px=MOST_PIXELS,
         needs={} if is_distilled else NEEDS,
         limits=image_limits(
-            token, 2 * side, MAX_SEQUENCE_LENGTH, max_reference_images=MAX_REFERENCES
+            token,
+            longest_side(most, MOST_RATIO, token),
+            MAX_SEQUENCE_LENGTH,
+            max_pixels=most,
+            max_reference_images=MAX_REFERENCES,
         ),
         least_side_px=dict.fromkeys((IMAGE, FURTHER), max(LEAST_SIDE_PX, token)),
         most_ratio=dict.fromkeys((IMAGE, FURTHER), MOST_RATIO),

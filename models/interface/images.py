@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,16 +24,6 @@ def open_image(data: bytes, field: str = "image") -> Image.Image:
         return decode(data)
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise RequestError(field, f"is not an image that can be read: {error}") from error
-
-
-def listed_paths(images: Mapping[str, bytes], field: str) -> list[str]:
-    """Return the paths of a list's images, in their order; none: it was not sent.
-
-    Args:
-        images: all files of a request, by path.
-    """
-    paths = (f"{field}.{index}" for index in itertools.count())
-    return list(itertools.takewhile(images.__contains__, paths))
 
 
 def read_image(data: bytes, width: int, height: int, field: str = "image") -> np.ndarray:

@@ -30,6 +30,7 @@ class QwenImageConditions(nnx.Module):
         self, config: QwenImageConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
     ) -> None:
         width, layers = config.width, config.num_layers
+        self.zero_cond_t = config.zero_cond_t
         modulation = partial(Modulation, width, param_dtype=param_dtype)
         self.time_in = ConditionMLP(TIME_FEATURES, width, rngs=rngs, param_dtype=param_dtype)
         self.image_modulation, self.text_modulation = (
@@ -40,17 +41,25 @@ class QwenImageConditions(nnx.Module):
     def __call__(self, timestep: Float[Array, " batch"]) -> Modulations:
         """Compute all modulations, in the dtype of the weights.
 
+        Where references have a time of their own, which is 0, the image's vectors are twice as
+        many: those of the drawn tokens, then those of the references.
+
         Args:
             timestep: 1000 · sigma, 0 to 1000, float32.
         """
-        vector = self.time_in(sinusoid(timestep, TIME_FEATURES))
 
-        def of_layers(stacked: Modulation) -> OfLayers:
+        def of_layers(stacked: Modulation, vector: Array) -> OfLayers:
             return each(stacked, lambda modulation: modulation(vector)).swapaxes(0, 1)
 
+        vector = self.time_in(sinusoid(timestep, TIME_FEATURES))
+        of_image = of_layers(self.image_modulation, vector)
+        if self.zero_cond_t:
+            at_zero = self.time_in(sinusoid(0 * timestep, TIME_FEATURES))
+            of_references = of_layers(self.image_modulation, at_zero)
+            of_image = jnp.concatenate([of_image, of_references], axis=2)
         return Modulations(
-            of_layers(self.image_modulation),
-            of_layers(self.text_modulation),
+            of_image,
+            of_layers(self.text_modulation, vector),
             None,
             self.out_modulation(vector),
         )

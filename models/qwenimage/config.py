@@ -17,7 +17,6 @@ _SIZES = (
 )
 _UNSERVED = {
     "guidance_embeds": "a distilled guidance",
-    "zero_cond_t": "a time of its own for reference images (Edit 2511)",
     "use_additional_t_cond": "Layered",
     "use_layer3d_rope": "Layered",
 }
@@ -42,6 +41,7 @@ class QwenImageConfig:
     axes_dims_rope: tuple[int, ...] = (16, 56, 56)
     """Head dimensions turned by image, row and column."""
     zero_cond_t: bool = False
+    """References are read at time 0, as in Edit 2511."""
     use_additional_t_cond: bool = False
     use_layer3d_rope: bool = False
 

@@ -1,127 +1,158 @@
-"""Qwen-Image-Edit: an image that the encoder reads before the prompt, and the network as tokens.
+"""Qwen-Image-Edit: images that the encoder reads before the prompt, and the network as tokens.
 
-Source: diffusers pipeline_qwenimage_edit.py.
+Source: diffusers pipeline_qwenimage_edit.py, pipeline_qwenimage_edit_plus.py and
+pipeline_qwenimage_edit_inpaint.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from PIL import Image
 
 from models.interface.denoising_pipeline import Draft
 from models.interface.images import open_image, pixels_of
-from models.interface.pipeline import Fields, PyTree, RequestError
-from models.qwenimage.config import PATCH
-from models.qwenimage.latents import Grid
-from models.qwenimage.pipeline import QwenImageNetworks, QwenImagePipeline, grid_of_row
-from models.qwenimage.prompts import EDIT_CUT, EDITING_HEAD
-from models.qwenimage.spec import AREA_PX
+from models.interface.pipeline import Fields, RequestError
+from models.qwenimage.pipeline import QwenImageNetworks, QwenImagePipeline
+from models.qwenimage.prompts import EDIT_CUT, Showing
 from models.spec.image_sizes import size_of_area
+from models.text.qwen25 import ImagePlace
 from models.text.tokenizer import Tokens
 from models.vae.patches import pack
+from models.vae.references import as_grid, inputs_of, reference_latents, reference_paths
 from models.vision.qwen_patches import QwenPreprocessor
+
+PATCHES = "patches."
+"""Beginning of the names of what the encoder sees of images, among inputs; an index follows."""
 
 
 class QwenImageEditPipeline(QwenImagePipeline):
     """Pipeline of Qwen-Image-Edit.
 
-    A row has besides: reference [reference_tokens, 4c] and reference_grid [h, w], the shape of its
-    latents as an array without values.
+    A row has besides: references [tokens, 4c] and reference_grids, the shape of the latents of
+    each by its index.
+
+    Args:
+        showing: the images to the encoder.
     """
 
     CUT = EDIT_CUT
 
-    def __init__(self, *given: Any, preprocessor: QwenPreprocessor) -> None:
+    def __init__(self, *given: Any, preprocessor: QwenPreprocessor, showing: Showing) -> None:
         super().__init__(*given)
-        self.preprocessor = preprocessor
-        # tokens in front of the image, the same in every chat
-        self.first = len(self.tokenizer.pieces([EDITING_HEAD])[0])
+        self.preprocessor, self.showing = preprocessor, showing
 
-    def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
-        """Lay out as without an image, and make room for one in the texts."""
+    def lay_out(self, fields: Fields, images: Mapping[str, bytes], head: str = "") -> Draft:
+        """Lay out as without images, and make room for them in the texts.
+
+        Behind a mask the network sees the image that is kept, at the request's size.
+        """
         if "image" not in images:
             raise RequestError("image", "is needed: this model edits one")
-        picture = scaled(images["image"], self.spec.limits.size_multiple_px)
-        try:
-            patches, (rows, columns) = self.preprocessor(picture)
-        except ValueError as error:
-            raise RequestError("image", str(error)) from error
-        draft = super().lay_out(fields, {})
-        count = rows * columns // self.preprocessor.merge_size**2
-        read = with_image(Tokens(draft.inputs["ids"], draft.inputs["read"]), self.first, count)
-        w, h = (side // self.downsampling for side in picture.size)
+        paths, multiple = reference_paths(images), self.spec.limits.size_multiple_px
+        opened = {path: open_image(images[path], path) for path in paths}
+        patches = [self._patches(image, path) for path, image in opened.items()]
+        masked = {name: images[name] for name in ("image", "mask_image") if "mask_image" in images}
+        read = (
+            []
+            if masked
+            else [scaled(*one, self.showing.read_px, multiple) for one in opened.items()]
+        )
+        draft = super().lay_out(fields, masked, self.showing.head(len(paths)))
+        counts = [part.shape[0] * part.shape[1] // self._square for part in patches]
+        texts = Tokens(draft.inputs["ids"], draft.inputs["read"])
+        texts = with_images(texts, self._places(len(paths)), counts)
+        sizes = "+".join(f"{image.width}x{image.height}" for image in read)
+        seen = "+".join(f"{part.shape[1]}x{part.shape[0]}" for part in patches)
         return replace(
             draft,
-            bucket=f"{draft.bucket},reference={w}x{h},seen={columns}x{rows}",
+            bucket=f"{draft.bucket},references={sizes},seen={seen}",
             inputs={
                 **draft.inputs,
-                "ids": read.ids,
-                "read": read.mask,
-                "reference": pixels_of(picture),
-                "patches": patches.reshape(rows, columns, -1),
+                "ids": texts.ids,
+                "read": texts.mask,
+                **inputs_of([pixels_of(image) for image in read]),
+                **{f"{PATCHES}{index}": part for index, part in enumerate(patches)},
             },
-            tokens=draft.tokens + h * w // PATCH**2,
+            tokens=draft.tokens * (2 if masked else 1)
+            + sum(image.width * image.height // multiple**2 for image in read),
         )
 
     def embed(self, weights: QwenImageNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
-        """Encode the prompts around the image, and the image alone."""
-        latents = self.encode_image(weights, inputs["reference"], None)
-        return {
-            **super().embed(weights, inputs),
-            "reference": pack(latents),
-            "reference_grid": jnp.zeros((*latents.shape[:2], 0)),
-        }
+        """Encode the prompts around the images, and the images alone."""
+        row = super().embed(weights, inputs)
+        if "clean" in row:
+            return {
+                **row,
+                "references": row["clean"],
+                "reference_grids": {"0": as_grid(inputs["noise"])},
+            }
+        encoded = reference_latents(
+            inputs, lambda pixels: self.encode_image(weights, pixels, None), pack
+        )
+        return {**row, **encoded}
 
     def captions(
         self, weights: QwenImageNetworks, inputs: Mapping[str, jax.Array]
     ) -> Float[Array, "prompts tokens features"]:
-        """Encode the prompts around the image."""
-        rows, columns, _ = inputs["patches"].shape
-        patches = inputs["patches"].reshape(rows * columns, -1)
-        image = self.network(weights, "vision")(patches, (rows, columns))
-        merge = self.preprocessor.merge_size
-        found: Array = self.network(weights, "text_encoder").around_image(
-            inputs["ids"],
-            inputs["read"].astype(bool),
-            image,
-            self.first,
-            (rows // merge, columns // merge),
+        """Encode the prompts around the images."""
+        see, merge = self.network(weights, "vision"), self.preprocessor.merge_size
+        parts = [inputs[name] for name in sorted(inputs) if name.startswith(PATCHES)]
+        images = [see(part.reshape(-1, part.shape[-1]), part.shape[:2]) for part in parts]
+        further = itertools.accumulate((len(image) - 1 for image in images), initial=0)
+        places = [
+            ImagePlace(at + more, (part.shape[0] // merge, part.shape[1] // merge))
+            for at, more, part in zip(self._places(len(parts)), further, parts, strict=False)
+        ]
+        found: Array = self.network(weights, "text_encoder").around_images(
+            inputs["ids"], inputs["read"].astype(bool), images, places
         )
         return found
 
-    def seen(self, rows: PyTree) -> tuple[Float[Array, "batch tokens patch"], tuple[Grid, ...]]:
-        """Return the latents and the image behind them, and the grids of both."""
-        tokens = jnp.concatenate([rows["latents"], rows["reference"]], axis=1)
-        return tokens, (grid_of_row(rows["grid"]), grid_of_row(rows["reference_grid"]))
+    @property
+    def _square(self) -> int:
+        """Patches of one token of the encoder."""
+        return self.preprocessor.merge_size**2
+
+    def _places(self, images: int) -> list[int]:
+        """Return the tokens in front of each image's marker, the same in every chat."""
+        return [len(pieces) for pieces in self.tokenizer.pieces(self.showing.heads(images))]
+
+    def _patches(self, image: Image.Image, field: str) -> Float[np.ndarray, "rows columns pixels"]:
+        """Return what the encoder sees. Raises: RequestError: the image is too narrow."""
+        seen = scaled(field, image, self.showing.seen_px)
+        try:
+            patches, grid = self.preprocessor(seen)
+        except ValueError as error:
+            raise RequestError(field, str(error)) from error
+        return patches.reshape(*grid, -1)
 
 
-def scaled(data: bytes, multiple: int) -> Image.Image:
-    """An image file, scaled to about `AREA_PX`.
+def scaled(field: str, image: Image.Image, area: int, multiple: int = 1) -> Image.Image:
+    """Scale an image to about so many pixels.
 
     Args:
-        multiple: pixels of a token's side, of which there are whole ones.
+        multiple: of pixels that both sides are.
 
-    Raises: RequestError: it cannot be read, or is too narrow.
+    Raises: RequestError: it is too narrow.
     """
-    picture = open_image(data)
-    sides = [side - side % multiple for side in size_of_area(picture.size, AREA_PX)]
+    sides = [side - side % multiple for side in size_of_area(image.size, area)]
     if not all(sides):
-        raise RequestError("image", "is too narrow to be scaled to a megapixel")
-    return picture.resize((sides[0], sides[1]), Image.Resampling.LANCZOS)
+        raise RequestError(field, f"is too narrow to be scaled to {area} pixels")
+    return image.resize((sides[0], sides[1]), Image.Resampling.LANCZOS)
 
 
-def with_image(read: Tokens, first: int, count: int) -> Tokens:
-    """Texts whose token for an image is repeated as often as the image has features."""
+def with_images(read: Tokens, places: Sequence[int], counts: Sequence[int]) -> Tokens:
+    """Texts whose token for each image is repeated as often as the image has features."""
+    added = np.repeat(places, np.subtract(counts, 1))
 
     def repeated(tokens: np.ndarray) -> np.ndarray:
-        wide = np.repeat(tokens[:, first : first + 1], count, axis=1)
-        return np.concatenate([tokens[:, :first], wide, tokens[:, first + 1 :]], axis=1)
+        return np.insert(tokens, added, tokens[:, added], axis=1)
 
     return Tokens(repeated(read.ids), repeated(read.mask))

@@ -23,10 +23,9 @@ from models.qwenimage.edit import QwenImageEditPipeline
 from models.qwenimage.key_mapping import RENAMES
 from models.qwenimage.network import QwenImageTransformer
 from models.qwenimage.pipeline import QwenImageNetworks, QwenImagePipeline
-from models.qwenimage.spec import DRAWING, EDITING, make_spec
+from models.qwenimage.spec import DRAWING, EDITING, EDITING_SEVERAL, Kind, make_spec
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.quality_presets import LEVERS
-from models.text.chat import Chat
 from models.text.qwen25 import Qwen25Config, Qwen25Encoder, renames_of
 from models.vae import video_key_mapping
 from models.vae.config import check_tiling
@@ -40,8 +39,12 @@ from models.weights import loader
 STATES = (-1,)
 """Hidden states of the text encoder that captions are."""
 COLOURS = 3
-EDITS = frozenset({"QwenImageEditPipeline"})
-"""`_class_name` of checkpoints whose text encoder reads an image."""
+EDITS = {
+    "QwenImageEditPipeline": (EDITING, prompts.ALONE),
+    "QwenImageEditInpaintPipeline": (EDITING, prompts.ALONE),
+    "QwenImageEditPlusPipeline": (EDITING_SEVERAL, prompts.NUMBERED),
+}
+"""`_class_name` of checkpoints whose text encoder reads images → what is theirs."""
 
 
 def load(
@@ -82,18 +85,20 @@ def load(
     preview = reading.reader.preview(*flat_frame_encoder(loaded["vae"]))
     networks = QwenImageNetworks(**loaded, preview=preview)
     sources = (folder,) if file is None else (folder, file)
-    kind, least = EDITING if eyes else DRAWING, 2 if scheduler.shift_terminal else 1
+    kind, least = eyes.kind if eyes else DRAWING, 2 if scheduler.shift_terminal else 1
     spec = make_spec(name, sources, vae_config, defaults or {}, kind, least)
     given = (
         with_presets(spec, folder, LEVERS, reading.qualities, reading.eight_bit),
         networks,
         scheduler,
-        reading.reader.qwen_tokenizer(folder / "tokenizer", prompts_of(eyes)),
+        reading.reader.qwen_tokenizer(
+            folder / "tokenizer", prompts.EDITING if eyes else prompts.DESCRIBING
+        ),
         reading.vae_tiling,
     )
     if eyes is None:
         return QwenImagePipeline(*given)
-    return QwenImageEditPipeline(*given, preprocessor=eyes.preprocessor)
+    return QwenImageEditPipeline(*given, preprocessor=eyes.preprocessor, showing=eyes.showing)
 
 
 class Eyes(NamedTuple):
@@ -101,11 +106,14 @@ class Eyes(NamedTuple):
 
     config: QwenVisionConfig
     preprocessor: QwenPreprocessor
+    kind: Kind
+    showing: prompts.Showing
 
 
 def eyes_of(folder: Path, text: Qwen25Config) -> Eyes | None:
     """Return what reads images; None: it edits none. Raises: ValueError: the parts do not fit."""
-    if read_model_index(folder)["_class_name"] not in EDITS:
+    name = read_model_index(folder)["_class_name"]
+    if name not in EDITS:
         return None
     config = QwenVisionConfig.from_dict(read_config(folder, "text_encoder"))
     preprocessor = QwenPreprocessor.read(folder / "processor")
@@ -131,12 +139,7 @@ def eyes_of(folder: Path, text: Qwen25Config) -> Eyes | None:
             f"text_encoder/config.json: mrope_section {text.mrope_section} must be three that add "
             f"up to {pairs_of_head}, to read images"
         )
-    return Eyes(config, preprocessor)
-
-
-def prompts_of(eyes: Eyes | None) -> Chat:
-    """Return the chat that prompts are messages of."""
-    return prompts.DESCRIBING if eyes is None else prompts.EDITING
+    return Eyes(config, preprocessor, *EDITS[name])
 
 
 def _check_fit(config: QwenImageConfig, vae: VideoVaeConfig, text: Qwen25Config) -> None:

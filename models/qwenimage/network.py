@@ -6,6 +6,7 @@ parametrisation.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import jax.numpy as jnp
@@ -83,4 +84,5 @@ class QwenImageTransformer(JointTransformer):
             text_ids(tokens, grids),
             cache,
             jnp.arange(tokens) < lengths[:, None],
+            math.prod(grids[0]) if self.config.zero_cond_t else None,
         )

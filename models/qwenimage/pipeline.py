@@ -24,7 +24,6 @@ from models.parallel.dtypes import used_dtype
 from models.parallel.placement import in_place
 from models.qwenimage.adapter_names import SPELLINGS
 from models.qwenimage.config import PATCH, QwenImageConfig
-from models.qwenimage.latents import Grid
 from models.qwenimage.prompts import CUT
 from models.qwenimage.request import QwenImageRequest, plan_of, steps_of
 from models.sampling.base import Plan, per_row
@@ -37,6 +36,7 @@ from models.text.tokenizer import Tokenizer, cut_prompts
 from models.vae.config import Tiling
 from models.vae.latent_frames import LatentFramePipeline
 from models.vae.patches import pack, unpack
+from models.vae.references import as_grid, tokens_and_grids
 
 
 class QwenImageNetworks(NamedTuple):
@@ -79,11 +79,16 @@ class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
         self.config: QwenImageConfig = modules.transformer.config
         self.scheduler, self.tokenizer = scheduler, tokenizer
 
-    def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
-        """Tokenize both prompts, draw the noise, and plan the steps."""
+    def lay_out(self, fields: Fields, images: Mapping[str, bytes], head: str = "") -> Draft:
+        """Tokenize both prompts, draw the noise, and plan the steps.
+
+        Args:
+            head: text in front of each prompt.
+        """
         request = read_request(QwenImageRequest, fields)
         h, w = self.grid_of(width=request.width, height=request.height)
-        texts, limit = request.prompts, request.max_sequence_length + self.CUT
+        texts = {field: head + text for field, text in request.prompts.items()}
+        limit = request.max_sequence_length + self.CUT + len(self.tokenizer.pieces([head])[0])
         read, tokens = self.tokenizer.encode_with_mask([*texts.values()], limit), h * w // PATCH**2
         plan = plan_of(request, self.scheduler, tokens, from_image="image" in images)
         return Draft(
@@ -104,7 +109,7 @@ class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
         read = inputs["read"].astype(bool)[:, self.CUT :]
         return {
             **first_latents(inputs, partial(self.encode_image, weights), pack),
-            "grid": jnp.zeros((*inputs["noise"].shape[:2], 0)),
+            "grid": as_grid(inputs["noise"]),
             "captions": self.captions(weights, inputs)[:, self.CUT :],
             "lengths": read.sum(axis=1, dtype=jnp.int32),
             **initial_cache(inputs, self.config.width, self.dtype),
@@ -118,10 +123,6 @@ class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
             inputs["ids"], inputs["read"].astype(bool)
         )
         return found
-
-    def seen(self, rows: PyTree) -> tuple[Float[Array, "batch tokens patch"], tuple[Grid, ...]]:
-        """Return what the network reads of rows beside their captions, and the grids of it."""
-        return rows["latents"], (grid_of_row(rows["grid"]),)
 
     def conditions(
         self,
@@ -147,7 +148,7 @@ class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
         if conditions is None:
             conditions = self._modulations(weights, values)
         batch, prompts = rows["lengths"].shape
-        tokens, grids = self.seen(rows)
+        tokens, grids = tokens_and_grids(rows)
         velocity = self.network(weights, "transformer")(
             jnp.repeat(tokens, prompts, axis=0),
             each_alone(rows["captions"]),
@@ -201,9 +202,3 @@ class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
         transformer = nnx.merge(self.graphs.transformer, in_place(weights.transformer))
         modulations: Modulations = transformer.conditions(values["timestep"])
         return modulations
-
-
-def grid_of_row(grid: Float[Array, "batch h w nothing"]) -> Grid:
-    """Return rows and columns of the tokens of latents of that shape."""
-    h, w = grid.shape[1:3]
-    return h // PATCH, w // PATCH

@@ -1,6 +1,6 @@
 """The published Qwen-Image checkpoints, as data: what their config files say of the shapes.
 
-Source: Qwen/Qwen-Image, Qwen/Qwen-Image-Edit.
+Source: Qwen/Qwen-Image, Qwen/Qwen-Image-Edit, and its 2509 and 2511.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ QWEN_IMAGE: Mapping[str, Mapping[str, Any]] = {
     "transformer": TRANSFORMER,
     "text_encoder": QWEN2_5_VL_7B,
     "vae": VAE,
+}
+EDIT_2511: Mapping[str, Mapping[str, Any]] = {
+    **QWEN_IMAGE,
+    "transformer": {**TRANSFORMER, "zero_cond_t": True},
 }
 PROCESSOR: Mapping[str, Any] = {
     "min_pixels": 3136,

@@ -17,6 +17,7 @@ from models.sampling.base import Plan
 from models.sampling.flow_match import FlowMatchEuler
 from models.sampling.solver import Solver
 from models.spec.field_types import Count, NoiseLevel, Pixels, Scale, Seed, Strength
+from models.vae.references import FURTHER, IMAGE
 
 MAX_SEQUENCE_LENGTH = 1024
 """Text tokens at most, as in diffusers' QwenImagePipeline."""
@@ -54,7 +55,7 @@ class QwenImageRequest:
         return self.true_cfg_scale > 1 and self.negative_prompt is not None
 
 
-FIELDS = served_fields(QwenImageRequest, "image", "mask_image")
+FIELDS = served_fields(QwenImageRequest, IMAGE, FURTHER, "mask_image")
 """Request fields of Qwen-Image."""
 
 

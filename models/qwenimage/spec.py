@@ -8,14 +8,18 @@ from typing import Any, NamedTuple
 
 from models.checkpoint.folder import fingerprint, read_defaults
 from models.qwenimage.config import PATCH
+from models.qwenimage.prompts import AREA_PX
 from models.qwenimage.request import FIELDS, MAX_SEQUENCE_LENGTH
+from models.spec.image_sizes import longest_side
 from models.spec.model_spec import Limits, ModelSpec, Need, Task
+from models.vae.references import FURTHER, IMAGE
 from models.vae.video_config import VideoVaeConfig
+from models.vision.qwen_patches import MOST_RATIO
 
-AREA_PX = 1024 * 1024
-"""Pixels that an image to edit is scaled to, whatever the request's size."""
 DEFAULT_LATENTS_PX = 128
 """The side of an image in latents where the request names none: 1024 pixels, as in diffusers."""
+LONGEST = 16
+"""Most that a side may be longer than the other in an image of the most pixels."""
 OWN: Mapping[str, Any] = {
     "num_inference_steps": 50,
     "true_cfg_scale": 4.0,
@@ -36,23 +40,44 @@ class Kind(NamedTuple):
 
     fields: frozenset[str]
     tasks: tuple[Task, ...]
+    begun: tuple[Task, ...]
+    """Tasks that begin with an image, as `strength` says."""
     further: Mapping[str, Any]
     """Fields of the spec that only this kind has."""
+    references: int = 0
+    """Images beside `image` at the most."""
 
 
 DRAWING = Kind(
-    FIELDS,
+    FIELDS - {FURTHER},
     ("text-to-image", "image-to-image", "inpainting"),
+    ("image-to-image", "inpainting"),
     {"sized_by_image": ("image-to-image", "inpainting")},
 )
 EDITING = Kind(
+    FIELDS - {FURTHER},
+    ("image-to-image", "inpainting"),
+    ("inpainting",),
+    {
+        "sized_by_image": ("image-to-image", "inpainting"),
+        "sized_area_px": AREA_PX,
+        "strength_needs": "mask_image",
+        "most_ratio": {IMAGE: MOST_RATIO},
+        "read_pixels": {IMAGE: AREA_PX},
+    },
+)
+EDITING_SEVERAL = Kind(
     FIELDS - {"mask_image", "strength"},
     ("image-to-image",),
+    (),
     {
         "sized_by_image": ("image-to-image",),
         "sized_area_px": AREA_PX,
-        "read_pixels": {"image": AREA_PX},
+        "sized_by_last": True,
+        "most_ratio": dict.fromkeys((IMAGE, FURTHER), MOST_RATIO),
+        "read_pixels": dict.fromkeys((IMAGE, FURTHER), AREA_PX),
     },
+    references=3,
 )
 
 
@@ -76,24 +101,24 @@ def make_spec(
     unknown = sorted(chosen.keys() - kind.fields)
     if unknown:
         raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
-    from_image = {"strength": 0.6, **chosen} if "strength" in kind.fields else chosen
     return ModelSpec(
         name=name,
         family="qwenimage",
         tasks=kind.tasks,
         fields=kind.fields,
         defaults={"width": side, "height": side, **OWN, **chosen},
-        task_defaults=dict.fromkeys(kind.tasks[-2:], from_image),
+        task_defaults={task: {"strength": 0.6, **chosen} for task in kind.begun},
         needs=NEEDS,
         limits=Limits(
             size_multiple_px=token,
             min_side_px=token,
-            max_side_px=2 * side,
+            max_side_px=longest_side(4 * side * side, LONGEST, token),
             max_pixels=4 * side * side,
             max_steps=1000,
             min_steps=min_steps,
             max_images=16,
             max_sequence_length=MAX_SEQUENCE_LENGTH,
+            max_reference_images=kind.references,
         ),
         bucket_fields=("width", "height", "max_sequence_length"),
         fingerprint=fingerprint(*sources),

@@ -37,5 +37,15 @@ def size_of_area(size: tuple[int, int], area: int) -> tuple[int, int]:
     return _rounded(width), _rounded(width / ratio)
 
 
+def longest_side(pixels: int, ratio: int, multiple: int) -> int:
+    """Return the longest side of an image of so many pixels.
+
+    Args:
+        ratio: most that it is as long as wide.
+        multiple: of pixels that sides are.
+    """
+    return math.isqrt(pixels * ratio) // multiple * multiple
+
+
 def _rounded(side: float) -> int:
     return round(side / MULTIPLE_PX) * MULTIPLE_PX

@@ -186,6 +186,10 @@ class ModelSpec(BaseModel):
     any."""
     sized_area_px: int | None = None
     """Pixels that such a size is scaled to; `null`: it is the image's own."""
+    sized_by_last: bool = False
+    """Whether such a size is that of the last of `reference_images`, where some are sent."""
+    strength_needs: Literal["image", "mask_image"] = "image"
+    """Image that a request with `strength` has to have."""
     needs: Mapping[str, tuple[Need, ...]] = Field(default_factory=dict)
     """Conditions by request field: without all of these the field has no effect, and a request that
     sets it is served with a warning."""
@@ -249,6 +253,11 @@ class ModelSpec(BaseModel):
     def quality_names(self) -> tuple[str, ...]:
         """Values that the request's `quality` may have."""
         return (*[EXACT] * self.has_exact, *self.qualities)
+
+    @property
+    def scales_sizes(self) -> bool:
+        """Return whether a request without a size has that of its image, scaled."""
+        return self.sized_area_px is not None or self.sized_within_px is not None
 
     @property
     def queue(self) -> str:

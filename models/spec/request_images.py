@@ -6,7 +6,8 @@ is one file, as `control_video`, or an image a frame, as `control_video.0`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 PICTURE_FIELDS = ("image", "mask_image", "last_image", "control_image")
@@ -70,6 +71,16 @@ def without_images(fields: Mapping[str, Any]) -> dict[str, Any]:
 def field_of(path: str) -> str:
     """Return the request field that a path begins with."""
     return path.partition(".")[0]
+
+
+def listed_paths(images: Container[str], field: str) -> list[str]:
+    """Return the paths of a list's images, in their order; none: it was not sent.
+
+    Args:
+        images: paths of all images of a request.
+    """
+    paths = (f"{field}.{index}" for index in itertools.count())
+    return list(itertools.takewhile(images.__contains__, paths))
 
 
 def _entries(name: str, member: str, entries: Any, replaced: Replaced) -> Iterator[Any]:

@@ -1,13 +1,13 @@
-"""Language model of Qwen2.5-VL as an encoder of texts, and of an image among them.
+"""Language model of Qwen2.5-VL as an encoder of texts, and of images among them.
 
 Source: Bai et al. 2025 (Qwen2.5-VL), section 2; transformers' Qwen2_5_VLTextModel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -99,29 +99,36 @@ class Qwen25Config:
         return layers_to("Qwen2.5", index, self.num_hidden_layers)
 
 
+class ImagePlace(NamedTuple):
+    """Place of an image in a text."""
+
+    first: int
+    """Number of tokens in front of it."""
+    grid: tuple[int, int]
+    """Rows and columns of its tokens."""
+
+
 class Qwen25Encoder(QwenEncoder):
     """Qwen2.5's tokens → hidden states of chosen layers, side by side."""
 
-    def around_image(
+    def around_images(
         self,
         tokens: Int[Array, "batch tokens"],
         mask: Bool[Array, "batch tokens"],
-        image: Float[Array, "image_tokens width"],
-        first: int,
-        grid: tuple[int, int],
+        images: Sequence[Float[Array, "_image_tokens width"]],
+        places: Sequence[ImagePlace],
     ) -> Float[Array, "batch tokens features"]:
-        """Encode texts that all have one image at the same place.
+        """Encode texts that all have the same images at the same places.
 
         Args:
             mask: of texts that are padded on the right.
-            image: features of the image, in place of the tokens from `first` on.
-            grid: rows and columns of those.
+            images: features of each, in place of the tokens at its place.
         """
         x = self.embedded(tokens)
-        image = jnp.broadcast_to(image.astype(x.dtype), (len(x), *image.shape))
-        x = jnp.concatenate([x[:, :first], image, x[:, first + image.shape[1] :]], axis=1)
-        positions = positions_around(tokens.shape[1], first, grid)
-        return self.encoded(x, mask, self._turns(positions))
+        for image, (first, _) in zip(images, places, strict=True):
+            features = jnp.broadcast_to(image.astype(x.dtype), (len(x), *image.shape))
+            x = jnp.concatenate([x[:, :first], features, x[:, first + len(image) :]], axis=1)
+        return self.encoded(x, mask, self._turns(positions_around(tokens.shape[1], places)))
 
     def _turns(self, positions: Int[np.ndarray, "3 tokens"]) -> Turns:
         """Each of three positions turns pairs of its own. Source: Wang et al. 2024 (Qwen2-VL)."""
@@ -138,13 +145,21 @@ class Qwen25Encoder(QwenEncoder):
         )
 
 
-def positions_around(tokens: int, first: int, grid: tuple[int, int]) -> Int[np.ndarray, "3 tokens"]:
-    """Positions of a text with an image in it: on a grid there, and behind it beyond its sides."""
-    rows, columns = grid
-    of_image = np.stack([np.zeros(rows * columns, int), *np.mgrid[:rows, :columns].reshape(2, -1)])
-    behind = np.arange(tokens - first - rows * columns) + first + max(grid)
-    parts = [np.tile(np.arange(first), (3, 1)), of_image + first, np.tile(behind, (3, 1))]
-    return np.concatenate(parts, axis=1)
+def positions_around(tokens: int, places: Sequence[ImagePlace]) -> Int[np.ndarray, "3 tokens"]:
+    """Positions of a text with images in it: on a grid there, and behind it beyond its sides."""
+    parts, read, position = [], 0, 0
+    for first, (rows, columns) in places:
+        parts.append(_of_words(position, first - read))
+        position += first - read
+        grid = np.mgrid[:1, :rows, :columns].reshape(3, -1)
+        parts.append(grid + position)
+        position += max(rows, columns)
+        read = first + rows * columns
+    return np.concatenate([*parts, _of_words(position, tokens - read)], axis=1)
+
+
+def _of_words(first: int, count: int) -> Int[np.ndarray, "3 tokens"]:
+    return np.tile(np.arange(first, first + count), (3, 1))
 
 
 def renames_of(config: Qwen25Config, states: tuple[int, ...]) -> tuple[tuple[str, str], ...]:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from jaxtyping import Array, Float
 
+PATCH = 2
+"""Rows and columns of latents that one token packs."""
+
 
 def pack(latents: Float[Array, "h w c"]) -> Float[Array, "tokens patch"]:
     """[h, w, c] → [h/2 · w/2, 4c]."""

@@ -19,6 +19,8 @@ from PIL import Image
 from models.checkpoint.folder import CheckpointError
 from models.vision.preprocess import FILE, ClipPreprocessor
 
+MOST_RATIO = 200
+"""Most that an image may be as long as wide."""
 UNCROPPED = ClipPreprocessor(do_center_crop=False)
 
 
@@ -73,8 +75,8 @@ class QwenPreprocessor:
 
         Raises: ValueError: it is 200 times as long as wide, or more.
         """
-        if max(width, height) > 200 * min(width, height):
-            raise ValueError("must not be more than 200 times as long as wide")
+        if max(width, height) > MOST_RATIO * min(width, height):
+            raise ValueError(f"must not be more than {MOST_RATIO} times as long as wide")
         token = self.patch_size * self.merge_size
         sides = [round(side / token) * token for side in (width, height)]
         if math.prod(sides) > self.max_pixels:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from PIL import Image
 
-from models.interface.images import listed_paths, open_image
+from models.interface.images import open_image
 from models.interface.pipeline import RequestError
 from models.spec.image_files import ImageFileError
+from models.spec.request_images import listed_paths
 from models.spec.video_files import frames
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from models.interface.images import listed_paths, open_image
+from models.interface.images import open_image
 from models.interface.pipeline import RequestError
+from models.spec.request_images import listed_paths
 from models.wan.request import WanRequest
 from models.wan.sent_videos import is_given, video_frames
 from models.wan.vace_inputs import ControlFrames, extended, kept, read_frames, read_reference

@@ -10,7 +10,7 @@ import httpx
 from models.spec.image_files import ImageFile
 from models.spec.lora import Lora
 from models.spec.model_spec import ModelSpec
-from models.spec.request_images import IMAGE_FIELDS, field_of
+from models.spec.request_images import IMAGE_FIELDS, field_of, listed_paths
 from service.admission import request_images
 from service.admission.caller import Caller
 from service.admission.parse import Parsed
@@ -60,7 +60,7 @@ async def resolve_request(front: FrontEnd, caller: Caller, parsed: Parsed) -> Re
         raise Invalid(wrong)
     _check_stored(images, front.settings.tenant(caller.tenant))
     if fields.task in spec.sized_by_image:
-        fields = _sized(front, parsed, images["image"].file, spec, offered)
+        fields = _sized(front, parsed, _sizing(files, spec), spec, offered)
     return ResolvedRequest(parsed, spec, fields, images)
 
 
@@ -106,6 +106,12 @@ def _check_stored(images: Images, limits: TenantSettings) -> None:
         f" {limits.stored_bytes} stored in all; send smaller files, or ask the operator for more"
     )
     raise Invalid([FieldError(max(sizes, key=lambda name: sizes[name]), said)])
+
+
+def _sizing(files: Mapping[str, ImageFile], spec: ModelSpec) -> ImageFile:
+    """Return the image whose size the request's is."""
+    references = listed_paths(files, "reference_images") if spec.sized_by_last else []
+    return files[["image", *references][-1]]
 
 
 def _sized(

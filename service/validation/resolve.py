@@ -125,7 +125,7 @@ def _with_defaults(given: dict[str, Any], spec: ModelSpec, task: Task) -> dict[s
     for name in STEP_LISTS & given.keys():
         listed = listed_steps(name, given[name], spec)
         fields["num_inference_steps"] = given.get("num_inference_steps", listed)
-    if "image" not in given:
+    if spec.strength_needs not in given:
         fields.pop("strength", None)
         fields |= {"strength": given["strength"]} if "strength" in given else {}
     if UPSCALE in given:

@@ -262,8 +262,9 @@ def _wrong_weights(case: Case) -> Errors:
 
 def _wrong_strength(case: Case) -> Errors:
     strength, steps = case.fields.get("strength"), case.fields.get("num_inference_steps")
-    if "strength" in case.given and "image" not in case.given:
-        yield FieldError("strength", "has no meaning without an image")
+    needed = case.spec.strength_needs
+    if "strength" in case.given and needed not in case.given:
+        yield FieldError("strength", f"has no meaning without {needed}")
     elif (
         strength is not None
         and steps is not None

@@ -37,6 +37,8 @@ NAMES = {
     "flux2-klein-9b": "FLUX.2 klein 9B",
     "flux2-klein-base-9b": "FLUX.2 klein base 9B",
     "qwen-image-edit": "Qwen-Image-Edit",
+    "qwen-image-edit-2509": "Qwen-Image-Edit-2509",
+    "qwen-image-edit-2511": "Qwen-Image-Edit-2511",
     "z-image-turbo": "Z-Image-Turbo",
     "z-image": "Z-Image",
     "wan2.1-1.3b": "Wan 2.1 T2V 1.3B",

@@ -61,6 +61,7 @@ LONG = f"{PROMPT} and a green square below the yellow triangle above the star " 
 REQUESTS: dict[str, dict[str, Any]] = {
     "negative prompt": {"prompt": LONG, "negative_prompt": "star", "guidance_scale": 4.0},
     "no guidance": {"guidance_scale": 1.0, "width": 64, "height": 32},
+    "panorama": {"guidance_scale": 1.0, "width": 272, "height": 32},
     "own sigmas, cut in the middle": {
         "prompt": LONG,
         "guidance_scale": 2.0,

@@ -21,7 +21,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from models.checkpoint.folder import CheckpointError, read_config
 from models.loading.abstract import abstract_module
 from models.text.published import QWEN2_5_VL_7B
-from models.text.qwen25 import positions_around
+from models.text.qwen25 import ImagePlace, positions_around
 from models.vision.qwen25 import RENAMES, QwenVisionConfig, QwenVisionModel
 from models.vision.qwen_patches import QwenPreprocessor
 from models.weights.loader import load
@@ -113,33 +113,37 @@ def test_windows_that_see_everything_bite(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_texts_around_an_image(tmp_path: Path, name: str, record_property: Any) -> None:
+def test_texts_around_two_images(tmp_path: Path, name: str, record_property: Any) -> None:
     overrides = {} if name == "published kind" else ODD_TEXT
     reference = qwen25(3, vision=VARIANTS[name], **overrides)
     reference.config.image_token_id = pad = 7
     reference.save_pretrained(tmp_path)
-    merge, grid = reference.config.vision_config.spatial_merge_size, GRIDS[name]
-    squares = (grid[0] // merge, grid[1] // merge)
-    count, first, length = squares[0] * squares[1], 5, 40
+    merge = reference.config.vision_config.spatial_merge_size
+    grids = GRIDS[name], (merge, 6 * merge)
+    squares = [(rows // merge, columns // merge) for rows, columns in grids]
+    count = squares[0][0] * squares[0][1]
+    places = [ImagePlace(5, squares[0]), ImagePlace(5 + count + 3, squares[1])]
+    length = 5 + count + 3 + 6 + 20
     ids = np.random.default_rng(0).integers(8, 250, (2, length), dtype=np.int32)
-    ids[:, first : first + count] = pad
-    mask = np.arange(length) < np.array([[40], [31]])
-    patches = drawn(reference, grid)
-    image = their_features(reference, patches, grid)
+    for first, (rows, columns) in places:
+        ids[:, first : first + rows * columns] = pad
+    mask = np.arange(length) < np.array([[length], [length - 9]])
+    patches = [drawn(reference, grid) for grid in grids]
+    images = [their_features(reference, *one) for one in zip(patches, grids, strict=True)]
 
     model = our_text(tmp_path)
-    run = jax.jit(lambda ids, mask, image: model.around_image(ids, mask, image, first, squares))
+    run = jax.jit(lambda ids, mask, images: model.around_images(ids, mask, images, places))
     with torch.no_grad():
         theirs = reference(
             torch.tensor(ids).long(),
             attention_mask=torch.tensor(mask).long(),
-            pixel_values=torch.tensor(np.concatenate([patches] * 2)),
-            image_grid_thw=torch.tensor([[1, *grid]] * 2),
+            pixel_values=torch.tensor(np.concatenate(patches * 2)),
+            image_grid_thw=torch.tensor([[1, *grid] for grid in grids] * 2),
             mm_token_type_ids=torch.tensor(ids == pad).int(),
             output_hidden_states=True,
         )
     expected = theirs.hidden_states[-1].numpy() * mask[..., None]
-    found = error(run(ids, mask, image) * mask[..., None], expected)
+    found = error(run(ids, mask, images) * mask[..., None], expected)
     record_property("relative", found)
     assert found < TOLERANCE
     plain = jax.jit(lambda ids, mask: model.encoded(model.embedded(ids), mask, model._turns(flat)))
@@ -147,13 +151,15 @@ def test_texts_around_an_image(tmp_path: Path, name: str, record_property: Any) 
     assert error(plain(ids, mask) * mask[..., None], expected) > 1000 * TOLERANCE
 
 
-def test_positions_around_an_image() -> None:
+def test_positions_around_images() -> None:
     expected = [
-        [0, 1, 2, 2, 2, 2, 2, 2, 5],
-        [0, 1, 2, 2, 2, 3, 3, 3, 5],
-        [0, 1, 2, 3, 4, 2, 3, 4, 5],
+        [0, 1, 2, 2, 2, 2, 2, 2, 5, 6, 6, 8],
+        [0, 1, 2, 2, 2, 3, 3, 3, 5, 6, 7, 8],
+        [0, 1, 2, 3, 4, 2, 3, 4, 5, 6, 6, 8],
     ]
-    np.testing.assert_array_equal(positions_around(9, 2, (2, 3)), expected)
+    places = [ImagePlace(2, (2, 3)), ImagePlace(9, (2, 1))]
+    np.testing.assert_array_equal(positions_around(12, places), expected)
+    np.testing.assert_array_equal(positions_around(4, []), [range(4)] * 3)
 
 
 PROCESSORS = {

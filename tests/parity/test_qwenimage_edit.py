@@ -7,6 +7,7 @@ Bounds as in test_flux.py. The reference's encoder is told which tokens are an i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from diffusers import QwenImageEditPipeline
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_inpaint
+from diffusers.pipelines.qwenimage.pipeline_qwenimage_edit_inpaint import calculate_dimensions
 from PIL import Image, ImageOps
 
 from models import registry
 from models.interface.pipeline import RequestError
 from models.spec.image_sizes import size_of_area
 from tests import coarse
-from tests.parity.pairs import ours, zeroed
+from tests.parity.pairs import MASK, ours, zeroed
 from tests.parity.programs import Programs
 from tests.parity.test_flux import Result, assert_far, assert_same, png
 from tests.parity.test_qwenimage import LONG
@@ -83,9 +85,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
     return {name: Pair(root / str(i), made) for i, (name, made) in enumerate(CHECKPOINTS.items())}
 
 
-def theirs(
-    pipeline: QwenImageEditPipeline, request: Mapping[str, Any], image: Image.Image
-) -> Result:
+def theirs(pipeline: Any, request: Mapping[str, Any], image: Any, **images: Image.Image) -> Result:
     pipeline.set_progress_bar_config(disable=True)
     latents: list[np.ndarray] = []
 
@@ -95,7 +95,7 @@ def theirs(
 
     given = {name: value for name, value in request.items() if name != "seed"}
     generator = torch.Generator("cpu").manual_seed(request["seed"])
-    made = pipeline(image, **given, generator=generator, callback_on_step_end=keep)
+    made = pipeline(image, **given, **images, generator=generator, callback_on_step_end=keep)
     return Result(latents, np.asarray(made.images[0]))
 
 
@@ -109,6 +109,42 @@ def test_edits(
     assert_same(ours(pair.ours, request, PICTURE), expected, record_property)
     if request_name == "no negative prompt":
         assert_far(ours(pair.ours, request, ImageOps.mirror(PICTURE)), expected)
+
+
+@pytest.mark.parametrize("strength", [1.0, 0.7])
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_inpainting(
+    pairs: Mapping[str, Pair],
+    checkpoint: str,
+    strength: float,
+    record_property: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """diffusers draws at the area that the encoder sees, whatever the request says."""
+    pair, area = pairs[checkpoint], 128 * 128
+    monkeypatch.setattr(
+        pipeline_qwenimage_edit_inpaint,
+        "calculate_dimensions",
+        lambda _area, ratio: calculate_dimensions(area, ratio),
+    )
+    pipeline: Any = pair.ours.pipeline
+    monkeypatch.setattr(pipeline, "showing", replace(pipeline.showing, seen_px=area))
+    width, height = size_of_area(PICTURE.size, area)
+    guided = REQUESTS["prompts of two lengths"] if strength < 1 else {}
+    request = {**BASE, **guided, "width": width, "height": height, "strength": strength}
+    paints = edits(pair.folder, "QwenImageEditInpaintPipeline")
+    expected = theirs(paints, request, PICTURE, mask_image=MASK)
+    assert_same(ours(pair.ours, request, PICTURE, MASK), expected, record_property)
+    if strength == 1:
+        assert_far(ours(pair.ours, request, PICTURE, ImageOps.invert(MASK)), expected)
+        apart = ours(
+            pair.ours,
+            request,
+            PICTURE,
+            MASK,
+            spoil=lambda row: {**row, "references": row["references"][::-1]},
+        )
+        assert_far(apart, expected)
 
 
 DROPPED = {
@@ -132,7 +168,7 @@ def test_a_reference_that_is_not_seen_fails_by_far(pairs: Mapping[str, Pair]) ->
         pair.ours,
         BASE,
         PICTURE,
-        spoil=lambda row: {**row, "reference": jnp.zeros_like(row["reference"])},
+        spoil=lambda row: {**row, "references": jnp.zeros_like(row["references"])},
     )
     assert_far(made, expected)
 
@@ -149,8 +185,10 @@ def test_what_is_refused_by_name(pairs: Mapping[str, Pair]) -> None:
 
 def test_the_spec_is_of_edits(pairs: Mapping[str, Pair]) -> None:
     spec = pairs["published"].ours.pipeline.spec
-    assert spec.tasks == ("image-to-image",) and spec.sized_area_px == 1 << 20
-    assert not {"strength", "mask_image"} & spec.fields
+    assert spec.tasks == ("image-to-image", "inpainting") and spec.sized_area_px == 1 << 20
+    assert "reference_images" not in spec.fields
+    assert "strength" not in spec.defaults_for("image-to-image")
+    assert spec.defaults_for("inpainting")["strength"] == 0.6
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ from diffusers import (
     AutoencoderKLQwenImage,
     DiffusionPipeline,
     FlowMatchEulerDiscreteScheduler,
+    QwenImageEditInpaintPipeline,
     QwenImageEditPipeline,
+    QwenImageEditPlusPipeline,
     QwenImagePipeline,
     QwenImageTransformer2DModel,
 )
@@ -96,6 +99,7 @@ def make_edit(
     vae: Config | None = None,
     text_encoder: Config | None = None,
     vision: Config | None = None,
+    kind: type[DiffusionPipeline] = QwenImageEditPipeline,
     **how: Any,
 ) -> Path:
     """Writes a complete checkpoint of Qwen-Image-Edit, whose encoder sees few patches."""
@@ -111,12 +115,12 @@ def make_edit(
     }
     Qwen2VLImageProcessorPil(**(sizes | (processor or {}))).save_pretrained(folder / "processor")
     index = folder / "model_index.json"
-    index.write_text(index.read_text().replace("QwenImagePipeline", "QwenImageEditPipeline"))
+    index.write_text(index.read_text().replace("QwenImagePipeline", kind.__name__))
     return folder
 
 
 class Processor:
-    """What Qwen2VLProcessor does with texts of one image; it is not to be had without torchvision.
+    """What Qwen2VLProcessor does with texts of images; it is not to be had without torchvision.
 
     A video processor, which needs that, is part of it.
     """
@@ -126,19 +130,34 @@ class Processor:
 
     def __call__(self, text: list[str], images: Any, **how: Any) -> BatchEncoding:
         seen = self.image_processor(images, return_tensors=how["return_tensors"])
-        tokens = int(seen["image_grid_thw"].prod()) // self.image_processor.merge_size**2
-        texts = [one.replace(OF_IMAGES[2], OF_IMAGES[2] * tokens) for one in text]
+        patches = seen["image_grid_thw"].prod(dim=-1).tolist()
+        marks = [OF_IMAGES[2] * (count // self.image_processor.merge_size**2) for count in patches]
+        texts = [_filled(one.split(OF_IMAGES[2]), marks) for one in text]
         return BatchEncoding({**self.tokenizer(texts, **how), **seen})
 
 
-def edits(folder: Path) -> QwenImageEditPipeline:
+def _filled(parts: list[str], marks: list[str]) -> str:
+    return "".join(part + mark for part, mark in zip(parts, [*marks, ""], strict=True))
+
+
+EDITS = {
+    kind.__name__: kind
+    for kind in (QwenImageEditPipeline, QwenImageEditInpaintPipeline, QwenImageEditPlusPipeline)
+}
+
+
+def edits(folder: Path, kind: str | None = None) -> Any:
     """diffusers' pipeline of a checkpoint, whose encoder is told which tokens are an image's.
 
     Without that, transformers 5 places them like words; 4 looked for itself.
+
+    Args:
+        kind: class of the pipeline; None: as the checkpoint's index says.
     """
     parts = QwenImagePipeline.from_pretrained(folder).components
     patches = Qwen2VLImageProcessorPil.from_pretrained(folder / "processor")
-    made = QwenImageEditPipeline(**parts, processor=Processor(parts["tokenizer"], patches))
+    kind = kind or json.loads((folder / "model_index.json").read_text())["_class_name"]
+    made = EDITS[kind](**parts, processor=Processor(parts["tokenizer"], patches))
     plain = made.text_encoder.forward
     pad = parts["tokenizer"].convert_tokens_to_ids(OF_IMAGES[2])
     made.text_encoder.config.image_token_id = pad

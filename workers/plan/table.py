@@ -33,6 +33,7 @@ MODELS: Mapping[str, Mapping[str, int]] = {
     "qwen-image": {"height": 1024, "width": 1024},
     "flux2-klein-4b": {"height": 1024, "width": 1024},
     "qwen-image-edit": {"height": 1024, "width": 1024},
+    "qwen-image-edit-2511": {"height": 1024, "width": 1024},
     "z-image-turbo": {"height": 1024, "width": 1024},
     "z-image": {"height": 1024, "width": 1024},
     "wan2.1-14b": {"height": 720, "width": 1280, "num_frames": 81},

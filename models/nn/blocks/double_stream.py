@@ -26,7 +26,7 @@ from models.parallel.placement import split
 
 Tokens = Float[Array, "batch tokens width"]
 ByHead = Float[Array, "batch tokens heads dim"]
-Vectors = Float[Array, "batch vectors width"]
+Vectors = Float[Array, "batch _vectors width"]
 """Vectors that modulate one layer."""
 Streams = tuple[Float[Array, "batch image_tokens width"], Float[Array, "batch text_tokens width"]]
 
@@ -109,7 +109,8 @@ class DoubleBlock(nnx.Module):
     ) -> Streams:
         """Attend over both streams together; the rest is each one's own."""
         image, text = streams
-        image_mod, text_mod = one_by_one(of_image), one_by_one(of_text)
+        image_mod = of_tokens(of_image, image.shape[1], positions.drawn)
+        text_mod = one_by_one(of_text)
         image_qkv = self.image.attention(self.image.seen(image, image_mod))
         text_qkv = self.text.attention(self.text.seen(text, text_mod))
         q, k, v = (padded_tokens.join(pair) for pair in zip(text_qkv, image_qkv, strict=True))
@@ -121,14 +122,29 @@ class DoubleBlock(nnx.Module):
             self.text.finish(text, text_found, text_mod),
         )
 
-    def seen(self, image: Tokens, of_image: Vectors) -> Tokens:
+    def seen(self, image: Tokens, of_image: Vectors, positions: Positions) -> Tokens:
         """Return the image as the block's attention sees it."""
-        return self.image.seen(image, one_by_one(of_image))
+        return self.image.seen(image, of_tokens(of_image, image.shape[1], positions.drawn))
 
 
 def one_by_one(vectors: Vectors) -> list[Float[Array, "batch 1 width"]]:
     """Split vectors, each with an axis for the tokens."""
     return jnp.split(vectors, vectors.shape[1], axis=1)
+
+
+def of_tokens(
+    vectors: Vectors, tokens: int, drawn: int | None
+) -> list[Float[Array, "batch _tokens width"]]:
+    """Split vectors: the first half are those of the first `drawn` tokens, the second the others'.
+
+    Args:
+        drawn: None: all vectors are of all tokens.
+    """
+    if drawn is None:
+        return one_by_one(vectors)
+    is_drawn = (np.arange(tokens) < drawn)[:, None]
+    halves = (one_by_one(half) for half in jnp.split(vectors, 2, axis=1))
+    return [jnp.where(is_drawn, own, other) for own, other in zip(*halves, strict=True)]
 
 
 def fit_float16(x: Tokens) -> Tokens:

@@ -34,7 +34,7 @@ from models.nn.layers.scanned import layers_of, scan, stack
 from models.nn.layers.step_cache import CachedStep, Entered
 from models.parallel.placement import split
 
-OfLayers = Float[Array, "batch layers vectors width"]
+OfLayers = Float[Array, "batch layers _vectors width"]
 Block = TypeVar("Block", bound=nnx.Module)
 
 OF_STREAM, OF_SINGLE, OF_OUTPUT = 6, 3, 2
@@ -79,6 +79,7 @@ class JointTransformer(nnx.Module):
         text_ids: np.ndarray,
         cache: CachedStep | None = None,
         text_keys: Bool[Array, "batch text_tokens"] | None = None,
+        drawn: int | None = None,
     ) -> Float[Array, "batch image_tokens velocity"]:
         """Velocity of the latents, in the dtype of the weights.
 
@@ -87,9 +88,12 @@ class JointTransformer(nnx.Module):
             image_ids, text_ids: positions, [tokens, axes], on the host: they are part of the shape.
             cache: of earlier steps, where most blocks may be left out.
             text_keys: text tokens that count, row by row; None: all.
+            drawn: image tokens in front, which the first half of the image's vectors modulates,
+                and the second half the others; None: the same vectors modulate all.
         """
         dtype = self.latents_in.kernel.dtype
         positions = joined_positions((text_ids, image_ids), self.axes_dims, self.theta)
+        positions = positions._replace(drawn=drawn)
         if text_keys is not None:
             positions = positions._replace(keys=keys_of_rows(text_keys, len(image_ids)))
         image, text = (
@@ -129,7 +133,7 @@ class JointTransformer(nnx.Module):
             signal, _ = scan(
                 self.double_blocks,
                 before,
-                lambda block, x, of_image: block.seen(x, of_image),
+                lambda block, x, of_image: block.seen(x, of_image, positions),
                 _by_layer(modulations.image, layers_of(self.double_blocks)),
                 between=(0, 1),
             )

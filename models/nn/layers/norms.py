@@ -186,8 +186,8 @@ class Modulation(nnx.Module):
 
 def modulate(
     x: Float[Array, "batch tokens width"],
-    shift: Float[Array, "batch 1 width"],
-    scale: Float[Array, "batch 1 width"],
+    shift: Float[Array, "batch _one_or_tokens width"],
+    scale: Float[Array, "batch _one_or_tokens width"],
     epsilon: float = 1e-6,
 ) -> Float[Array, "batch tokens width"]:
     """Adaptive layer norm: norm(x) · (1 + scale) + shift."""

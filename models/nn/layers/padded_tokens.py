@@ -18,13 +18,14 @@ from models.parallel.trace_options import trace_options
 
 
 class Positions(NamedTuple):
-    """Positions of padded tokens: their angles, and which of them count as keys (None: all).
-
-    With a batch in front where rows differ.
-    """
+    """Positions of padded tokens."""
 
     rope: RopeTable
     keys: Bool[np.ndarray, " all"] | Bool[Array, "batch all"] | None
+    """Tokens that count as keys, with a batch in front where rows differ; None: all."""
+    drawn: int | None = None
+    """Image tokens in front that the first half of their vectors modulates, and the second the
+    others; None: the same vectors modulate all."""
 
 
 def shares() -> int:

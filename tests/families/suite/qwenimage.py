@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from tests.families.suite.entry import (
     CLIP,
@@ -20,12 +22,13 @@ from tests.families.suite.entry import (
     image_file,
 )
 
+HEADS: Fields = {"num_attention_heads": 8, "axes_dims_rope": (2, 2, 4), "num_layers": 2}
+
 
 def _qwenimage(folder: Path) -> Path:
     from tests.parity.tiny_qwenimage import make_qwenimage
 
-    sizes = {"num_attention_heads": 8, "axes_dims_rope": (2, 2, 4), "num_layers": 2}
-    return make_qwenimage(folder, transformer=sizes, text_encoder=CLIP)
+    return make_qwenimage(folder, transformer=HEADS, text_encoder=CLIP)
 
 
 def _least_qwenimage(folder: Path) -> Path:
@@ -38,24 +41,34 @@ DEEP: Fields = {"dim_mult": [1, 1, 1, 2, 2, 2], "temperal_downsample": [False] *
 """An autoencoder that makes few tokens of a megapixel."""
 
 
-def _qwenimage_edit(folder: Path) -> Path:
+def _edit(folder: Path, **transformer: object) -> Path:
     from tests.parity.tiny_qwenimage import make_edit
 
-    sizes = {"num_attention_heads": 8, "axes_dims_rope": (2, 2, 4), "num_layers": 2}
-    return make_edit(folder, transformer=sizes, text_encoder=CLIP, vae=DEEP)
+    return make_edit(folder, transformer=transformer, text_encoder=CLIP, vae=DEEP)
 
 
-def _least_qwenimage_edit(folder: Path) -> Path:
+def _edit_plus(folder: Path, **transformer: object) -> Path:
+    """Write a checkpoint that sees several images, at time 0."""
+    from diffusers import QwenImageEditPlusPipeline
+
     from tests.parity.tiny_qwenimage import make_edit
 
-    return make_edit(folder, transformer={"num_layers": 1}, text_encoder=CLIP, vae=DEEP)
+    return make_edit(
+        folder,
+        transformer={**transformer, "zero_cond_t": True},
+        text_encoder=CLIP,
+        vae=DEEP,
+        kind=QwenImageEditPlusPipeline,
+    )
 
 
-def _edited(folder: Path, request: Fields, images: Mapping[str, bytes]) -> np.ndarray:
+def _edited(folder: Path, request: Fields, images: Sequence[bytes]) -> np.ndarray:
     """Draw an edit by diffusers."""
     from tests.parity.tiny_qwenimage import edits
 
-    return drawn_by_diffusers(folder, request, images=images, of=edits)
+    first, *further = (Image.open(io.BytesIO(file)) for file in images)
+    seen = [first, *further] if further else first
+    return drawn_by_diffusers(folder, request, image=seen, of=edits)
 
 
 PLAIN = Family(
@@ -72,23 +85,38 @@ PLAIN = Family(
     weighted_prompts=False,
 )
 
+IMAGES = {
+    "image": image_file(9, size=(120, 120)),
+    "reference_images.0": image_file(10, size=(130, 100)),
+}
+EDIT = replace(
+    PLAIN,
+    place=6,
+    make=partial(_edit, **HEADS),
+    least=partial(_edit, num_layers=1),
+    request={**FEW, "width": 192, "height": 320, **TRUE_CFG, "max_sequence_length": 450},
+    least_request={
+        **UNSCALED,
+        **TRUE_CFG,
+        "width": 64,
+        "height": 64,
+        "max_sequence_length": 450,
+    },
+    reference=partial(_edited, images=[IMAGES["image"]]),
+    published=("qwen-image-edit",),
+    images={"image": IMAGES["image"]},
+)
+
 ENTRIES: Mapping[str, Family] = {
     "qwenimage": PLAIN,
-    "qwenimage-edit": replace(
-        PLAIN,
-        place=6,
-        make=_qwenimage_edit,
-        least=_least_qwenimage_edit,
-        request={**FEW, "width": 192, "height": 320, **TRUE_CFG, "max_sequence_length": 450},
-        least_request={
-            **UNSCALED,
-            **TRUE_CFG,
-            "width": 64,
-            "height": 64,
-            "max_sequence_length": 450,
-        },
-        reference=partial(_edited, images={"image": image_file(9, size=(120, 120))}),
-        published=("qwen-image-edit",),
-        images={"image": image_file(9, size=(120, 120))},
+    "qwenimage-edit": EDIT,
+    "qwenimage-edit-plus": replace(
+        EDIT,
+        place=14,
+        make=partial(_edit_plus, **HEADS),
+        least=partial(_edit_plus, num_layers=1),
+        reference=partial(_edited, images=[*IMAGES.values()]),
+        published=("qwen-image-edit-2509", "qwen-image-edit-2511"),
+        images=IMAGES,
     ),
 }

@@ -13,6 +13,7 @@ from models.flux2.config import Flux2Config
 from models.flux2.published import TRANSFORMER
 from models.interface.pipeline import Pipeline, RequestError
 from models.loading.sources import SHAPES
+from models.spec.image_sizes import within_pixels
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,18 @@ def test_distilled_and_base_have_their_authors_defaults(tmp_path: Path) -> None:
         assert spec.limits.size_multiple_px == 16
         assert spec.limits.max_reference_images == 3
         assert spec.fields >= {"image", "reference_images"}
+
+
+def test_panoramas_are_bounded_by_their_pixels(tmp_path: Path) -> None:
+    loaded = pipeline("flux2-klein-4b", tmp_path)
+    spec, limits = loaded.spec, loaded.spec.limits
+    sides = within_pixels((8000, 1000), spec.sized_within_px)
+    width, height = (side - side % limits.size_multiple_px for side in sides)
+    assert (width, height) == (2896, 352) and width <= limits.max_side_px == 5792
+    fields = {**spec.defaults, "prompt": "words", "seed": 0, "width": width, "height": height}
+    prepared = loaded.prepare(fields, {})
+    assert prepared.inputs["noise"].shape == (22, 181, 128)
+    assert f"width={width},height={height}" in spec.bucket(fields)
 
 
 def test_requests_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:

@@ -15,13 +15,13 @@ from models.loading.sources import SHAPES
 from models.qwenimage.config import QwenImageConfig
 from models.qwenimage.latents import image_ids, text_ids
 from models.qwenimage.published import TRANSFORMER
+from models.spec.image_sizes import size_of_area
 
 
 @pytest.mark.parametrize(
     ("values", "named"),
     [
         ({"guidance_embeds": True}, "guidance_embeds"),
-        ({"zero_cond_t": True}, "zero_cond_t"),
         ({"use_layer3d_rope": True}, "use_layer3d_rope"),
         ({"use_additional_t_cond": True}, "use_additional_t_cond"),
         ({"patch_size": 1}, "patch_size"),
@@ -76,6 +76,15 @@ def test_requests_that_do_not_fit_are_refused_by_name(pipeline: Pipeline) -> Non
         with pytest.raises(RequestError) as raised:
             pipeline.prepare({**fields, **more}, {})
         assert raised.value.field == field
+
+
+@pytest.mark.parametrize("name", ["qwen-image-edit", "qwen-image-edit-2511"])
+def test_panoramas_are_bounded_by_their_pixels(name: str, tmp_path: Path) -> None:
+    published.write(name, tmp_path)
+    spec = registry.load(name, str(tmp_path), "bfloat16", {}, reader=SHAPES).spec
+    assert spec.sized_area_px is not None and spec.most_ratio["image"] == 200
+    sides = size_of_area((8000, 1000), spec.sized_area_px)
+    assert sides == (2912, 352) and sides[0] <= spec.limits.max_side_px == 8192
 
 
 def test_the_published_schedule_ends_at_its_terminal_shift(pipeline: Pipeline) -> None:

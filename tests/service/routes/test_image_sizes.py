@@ -86,3 +86,31 @@ async def test_a_model_of_an_area_scales_the_size(
 ) -> None:
     async with StandIn(queue, store, SIZED.model_copy(update={"sized_area_px": 64 * 64})):
         assert size_of(await generate(http, size)) == expected
+
+
+@pytest.mark.parametrize(
+    ("is_last", "further", "expected"),
+    [(True, [(40, 80), (60, 30)], (96, 32)), (True, [], (64, 64)), (False, [(40, 80)], (64, 64))],
+)
+async def test_a_model_of_several_images_goes_by_the_last(
+    http: httpx.AsyncClient,
+    queue: Queue,
+    store: Store,
+    is_last: bool,
+    further: list[tuple[int, int]],
+    expected: tuple[int, int],
+) -> None:
+    spec = SIZED.model_copy(update={"sized_area_px": 64 * 64, "sized_by_last": is_last})
+    files = [base64.b64encode(picture("PNG", size)).decode() for size in further]
+    async with StandIn(queue, store, spec):
+        assert size_of(await generate(http, (300, 300), reference_images=files)) == expected
+
+
+async def test_strength_needs_a_mask_where_images_are_edited(
+    http: httpx.AsyncClient, queue: Queue, store: Store
+) -> None:
+    async with StandIn(queue, store, SIZED.model_copy(update={"strength_needs": "mask_image"})):
+        answer = await generate(http, (64, 64), strength=0.5)
+        [error] = answer.json()["errors"]
+        assert error == {"field": "strength", "message": "has no meaning without mask_image"}
+        assert "strength" not in (await generate(http, (64, 64))).json()["request"]

@@ -161,7 +161,7 @@ async def _admitted(entering: Entry, wanted: Wanted) -> Job:
     _check_count(wanted, spec)
     fields = translated(asked, spec)
     fields = joined(await _pictures(entering.call, wanted), fields, names_of(asked))
-    if wanted.files and not {"width", "height"} & fields.keys():
+    if wanted.files and not spec.scales_sizes and not {"width", "height"} & fields.keys():
         fields |= await _size_of_image(entering.call, spec, wanted.files["image"])
     with naming_sizes(spec, limits, asked.size):
         previews = asked.partial_images or 0

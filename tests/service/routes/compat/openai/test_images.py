@@ -14,8 +14,9 @@ from PIL import Image
 
 from service.jobs.model.job import JobError, JobState
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from tests.service.eventually import eventually
-from tests.service.standin import MODEL, SIZE_PX, StandIn, picture
+from tests.service.standin import MODEL, SIZE_PX, SPEC, StandIn, picture
 
 
 def clear(size: tuple[int, int], box: tuple[int, int, int, int]) -> bytes:
@@ -150,6 +151,17 @@ async def test_an_edit_has_the_nearest_size_to_its_image(
         image=("a.png", picture(size=(300, 150)), "image/png"), prompt="a cat"
     )
     assert made.size == "176x80"
+
+
+async def test_an_edit_has_its_images_scaled_size_where_the_model_scales(
+    client: AsyncOpenAI, queue: Queue, store: Store
+) -> None:
+    scaled = {"sized_by_image": ("image-to-image",), "sized_area_px": 64 * 64}
+    async with StandIn(queue, store, SPEC.model_copy(update=scaled)):
+        made = await client.images.edit(
+            image=("a.png", picture(size=(300, 150)), "image/png"), prompt="a cat"
+        )
+    assert made.size == "96x32"
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # there

@@ -1,0 +1,71 @@
+"""Images that a network reads as tokens behind those of the image that it draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from models.interface.pipeline import PyTree
+from models.spec.request_images import listed_paths
+from models.vae.patches import PATCH
+
+IMAGE, FURTHER = "image", "reference_images"
+"""Request fields: the first reference, and those behind it."""
+INPUT = "reference."
+"""Beginning of the names of references among a request's inputs; their index follows."""
+
+Grid = tuple[int, int]
+"""Rows and columns of an image's tokens."""
+
+
+def reference_paths(images: Mapping[str, bytes]) -> list[str]:
+    """Return the paths of a request's references, in their order."""
+    return [*([IMAGE] if IMAGE in images else []), *listed_paths(images, FURTHER)]
+
+
+def inputs_of(references: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Return references among a request's inputs."""
+    return {f"{INPUT}{index}": pixels for index, pixels in enumerate(references)}
+
+
+def reference_latents(
+    inputs: Mapping[str, jax.Array],
+    encode: Callable[[jax.Array], Float[Array, "h w c"]],
+    pack: Callable[[Float[Array, "h w c"]], Float[Array, "tokens patch"]],
+) -> dict[str, Any]:
+    """Part of a row: the references' tokens, and by index the shapes of their latents.
+
+    Nothing where there are none.
+    """
+    latents = {
+        name.removeprefix(INPUT): encode(inputs[name])
+        for name in sorted(inputs)
+        if name.startswith(INPUT)
+    }
+    if not latents:
+        return {}
+    return {
+        "references": jnp.concatenate([pack(one) for one in latents.values()]),
+        "reference_grids": {index: as_grid(one) for index, one in latents.items()},
+    }
+
+
+def tokens_and_grids(
+    rows: PyTree,
+) -> tuple[Float[Array, "batch image_tokens patch"], tuple[Grid, ...]]:
+    """Return what the network reads of rows' images, and the grids of it."""
+    tokens, grids = rows["latents"], [rows["grid"]]
+    if "references" in rows:
+        tokens = jnp.concatenate([tokens, rows["references"]], axis=1)
+        grids += [rows["reference_grids"][index] for index in sorted(rows["reference_grids"])]
+    return tokens, tuple((grid.shape[1] // PATCH, grid.shape[2] // PATCH) for grid in grids)
+
+
+def as_grid(latents: Float[Array, "h w c"]) -> Float[Array, "h w nothing"]:
+    """Return the shape of latents as an array without values."""
+    return jnp.zeros((*latents.shape[:2], 0))
