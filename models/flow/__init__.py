@@ -1,4 +1,4 @@
-"""Common parts of the families of flow-matching transformers: loading, and parts of specs.
+"""Common parts of the families of flow-matching transformers: loading, specs, pipelines.
 
 May import every room of `models` but families.
 """

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from models.checkpoint.config_fields import check_fit
 from models.checkpoint.folder import read_config, read_model_index
+from models.flow.chat_pipeline import ChatNetworks
 from models.flow.load import FamilyCheckpoint, Network
 from models.flow.load import load as load_checkpoint
 from models.flux2.config import Flux2Config
 from models.flux2.key_mapping import RENAMES
 from models.flux2.network import Flux2Transformer
-from models.flux2.pipeline import Flux2Networks, Flux2Pipeline
+from models.flux2.pipeline import Flux2Pipeline
 from models.flux2.single_file import format_of
 from models.flux2.spec import make_spec
 from models.loading.preview import flat_image_encoder
@@ -28,7 +29,7 @@ STATES = (9, 18, 27)
 """Hidden states of the text encoder that the network reads, side by side."""
 
 
-def read(folder: Path, reading: Reading) -> FamilyCheckpoint[Flux2Networks, Flux2Pipeline]:
+def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, Flux2Pipeline]:
     """Read the configs. Raises: ValueError: one that these networks cannot have."""
     config = Flux2Config.from_dict(read_config(folder, "transformer"))
     vae = BatchNormedVaeConfig.from_dict(read_config(folder, "vae"))
@@ -48,7 +49,7 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[Flux2Networks, Flux
             "text_encoder": Network(Qwen3Encoder, (text, STATES), place, names, by_size=True),
             "vae": Network(BatchNormedAutoencoder, (vae,), folder / "vae", vae_names),
         },
-        Flux2Networks,
+        ChatNetworks,
         format_of(vae, names),
         partial(make_spec, vae, is_distilled=is_distilled),
         lambda spec, networks: Flux2Pipeline(

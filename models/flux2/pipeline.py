@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jaxtyping import Array, Float
 
+from models.flow.chat_pipeline import ChatNetworks, ModulatedPipeline
 from models.flux2.adapter_names import SPELLINGS
 from models.flux2.latents import image_ids, text_ids
 from models.flux2.references import read_references
@@ -22,28 +22,13 @@ from models.interface.request import read_request
 from models.interface.step_program import StepProgram
 from models.nn.blocks.joint_transformer import Modulations
 from models.nn.layers.step_cache import CachedStep, initial_cache
-from models.parallel.dtypes import used_dtype
-from models.parallel.placement import in_place
-from models.sampling.flow_match import FlowMatchEuler
 from models.sampling.torch_rng import TorchGenerator
-from models.spec.model_spec import ModelSpec
-from models.text.tokenizer import Tokenizer, cut_prompts
-from models.vae.config import Tiling
 from models.vae.latent_images import LatentImagePipeline
 from models.vae.patches import pack, unpack
 from models.vae.references import inputs_of, reference_latents, tokens_and_grids
 
 
-class Flux2Networks(NamedTuple):
-    """Value a network of the checkpoint: modules, graphs or weights."""
-
-    transformer: Any
-    text_encoder: Any
-    vae: Any
-    preview: Any
-
-
-class Flux2Pipeline(LatentImagePipeline[Flux2Networks]):
+class Flux2Pipeline(ModulatedPipeline, LatentImagePipeline[ChatNetworks]):
     """Pipeline of FLUX.2 klein.
 
     A row: latents and denoised [tokens, 4c], normed by channel; prompt_embeds [prompts,
@@ -53,54 +38,31 @@ class Flux2Pipeline(LatentImagePipeline[Flux2Networks]):
     """
 
     PROMPTS = ("prompt_embeds",)
+    ENCODER = "Qwen3"
     SPELLINGS = SPELLINGS
     unpack = staticmethod(unpack)
-
-    def __init__(
-        self,
-        spec: ModelSpec,
-        modules: Flux2Networks,
-        scheduler: FlowMatchEuler,
-        tokenizer: Tokenizer,
-        vae_tiling: Tiling | None = None,
-    ) -> None:
-        dtype = used_dtype(modules.transformer.latents_in.kernel)
-        super().__init__(spec, modules, dtype, vae_tiling)
-        self.config = modules.transformer.config
-        self.scheduler, self.tokenizer = scheduler, tokenizer
 
     def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
         """Tokenize both prompts, draw the noise, read the references, and plan the steps."""
         served = {name: value for name, value in fields.items() if name in self.spec.fields}
         request = read_request(Flux2Request, served)
         h, w = self.grid_of(width=request.width, height=request.height)
-        texts, limit = request.prompts, request.max_sequence_length
-        read, tokens = self.tokenizer.encode_with_mask([*texts.values()], limit), h * w // 4
+        tokens = h * w // 4
         mu = empirical_mu(tokens, request.num_inference_steps)
         plan = request.plan(self.scheduler, tokens, mu=mu)
         multiple = self.spec.limits.size_multiple_px
         references = read_references(images, multiple)
         grids = [tuple(side // multiple for side in pixels.shape[:2]) for pixels in references]
         seen = "+".join(f"{columns}x{rows}" for rows, columns in grids)
-        return Draft(
-            f"{request.width}x{request.height},text={limit},prompts={len(texts)}"
-            + (f",references={seen}" if seen else ""),
-            {
-                "ids": read.ids,
-                "read": read.mask,
-                "noise": self._noise(request.seed, h // 2, w // 2),
-                **inputs_of(references),
-            },
+        return self.drafted(
+            request,
+            {"noise": self._noise(request.seed, h // 2, w // 2), **inputs_of(references)},
             steps_of(request, plan, self.scheduler.solver),
-            request.width,
-            request.height,
-            request.seed,
-            len(texts),
             tokens + sum(rows * columns for rows, columns in grids),
-            cut_prompts("Qwen3", self.tokenizer, texts, limit),
+            f",references={seen}" if seen else "",
         )
 
-    def embed(self, weights: Flux2Networks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
+    def embed(self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts and the references."""
         encode = self.network(weights, "text_encoder")
         rows, columns, _ = inputs["noise"].shape
@@ -116,21 +78,10 @@ class Flux2Pipeline(LatentImagePipeline[Flux2Networks]):
             **initial_cache(inputs, self.config.width, self.dtype),
         }
 
-    def conditions(
-        self,
-        program: StepProgram,
-        weights: Flux2Networks,
-        row: PyTree,
-        values: Mapping[str, jax.Array],
-    ) -> Modulations:
-        """Compute the modulations of some steps of one row."""
-        with self.options(program, values).active():
-            return self._modulations(weights, values["timestep"])
-
     def predict(
         self,
         program: StepProgram,
-        weights: Flux2Networks,
+        weights: ChatNetworks,
         rows: PyTree,
         values: Mapping[str, jax.Array],
         conditions: Modulations | None,
@@ -138,7 +89,7 @@ class Flux2Pipeline(LatentImagePipeline[Flux2Networks]):
     ) -> Float[Array, "batch prompts tokens patch"]:
         """Return the velocity for every prompt of every row."""
         if conditions is None:
-            conditions = self._modulations(weights, values["timestep"])
+            conditions = self.modulations(weights, values["timestep"])
         batch, prompts, text_tokens, _ = rows["prompt_embeds"].shape
         tokens, grids = tokens_and_grids(rows)
         ids = np.concatenate([image_ids(*grid, index) for index, grid in enumerate(grids)])
@@ -153,26 +104,20 @@ class Flux2Pipeline(LatentImagePipeline[Flux2Networks]):
         velocity = velocity[:, : rows["latents"].shape[1]].astype(jnp.float32)
         return velocity.reshape(batch, prompts, *velocity.shape[1:])
 
-    def decode(self, weights: Flux2Networks, row: PyTree) -> jax.Array:
+    def decode(self, weights: ChatNetworks, row: PyTree) -> jax.Array:
         """Decode the latents by the VAE."""
         latents = self._restored(weights, row, "latents")
         return to_uint8(self._vae(weights).decode(latents[None].astype(self.dtype))[0])
 
-    def preview(self, weights: Flux2Networks, row: PyTree) -> jax.Array:
+    def preview(self, weights: ChatNetworks, row: PyTree) -> jax.Array:
         """Decode the estimate of the clean latents by a linear map."""
         latents = self._restored(weights, row, "denoised")
         return to_uint8(self.network(weights, "preview")(latents))
 
-    def _restored(self, weights: Flux2Networks, row: PyTree, name: str) -> Float[Array, "h w c"]:
+    def _restored(self, weights: ChatNetworks, row: PyTree, name: str) -> Float[Array, "h w c"]:
         """Return latents of a row as the VAE has them."""
         statistics = self.network(weights, "vae").statistics
         return unpack(statistics.restored(row[name]), *row["grid"].shape[:2])
-
-    def _modulations(self, weights: Flux2Networks, timestep: Float[Array, " times"]) -> Modulations:
-        """Compute the modulations at every time."""
-        transformer = nnx.merge(self.graphs.transformer, in_place(weights.transformer))
-        found: Modulations = transformer.conditions(timestep)
-        return found
 
     def _noise(self, seed: int, rows: int, columns: int) -> np.ndarray:
         """Draw the first noise, in the networks' precision: [rows, columns, 4c], float32."""

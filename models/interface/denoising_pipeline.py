@@ -24,7 +24,7 @@ from models.interface.adapters import (
 )
 from models.interface.apply_presets import apply_levers, quality_of
 from models.interface.pipeline import Clip, Fields, Prepared, PyTree, RequestWarning, Step
-from models.interface.solver_step import history, solver_step
+from models.interface.solver_step import around_the_mask, history, solver_step
 from models.interface.step_program import StepProgram
 from models.nn.layers.step_cache import CachedStep, cache_input, cached_step, updated_cache
 from models.parallel.placement import gathered
@@ -178,8 +178,9 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         output: Float[Array, "batch ..."],
         values: Mapping[str, jax.Array],
     ) -> Stepped:
-        """Take the solver's step from there."""
-        return solver_step(program, rows["latents"], output, rows["history"], values)
+        """Take the solver's step, outside a mask back to the image that is kept."""
+        stepped = solver_step(program, rows["latents"], output, rows["history"], values)
+        return around_the_mask(stepped, rows, values) if "clean" in rows else stepped
 
     def network(self, weights: Networks, name: str) -> Any:
         """Return a network with its weights gathered; None: the checkpoint has none such."""

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from models.checkpoint.config_fields import arguments
+from models.checkpoint.config_fields import TransformerConfig
 
 PATCH = 2
 """Rows and columns of latents that one token packs: diffusers' pipeline has no other."""
 
-_SIZES = (
-    *("in_channels", "out_channels", "num_layers"),
-    *("attention_head_dim", "num_attention_heads", "joint_attention_dim"),
-)
 _UNSERVED = {
     "guidance_embeds": "a distilled guidance",
     "use_additional_t_cond": "Layered",
@@ -24,8 +18,10 @@ _UNSERVED = {
 
 
 @dataclass(frozen=True)
-class QwenImageConfig:
+class QwenImageConfig(TransformerConfig):
     """The fields of diffusers' QwenImageTransformer2DModel config, with its defaults."""
+
+    WITHOUT_EFFECT = frozenset({"pooled_projection_dim"})
 
     patch_size: int = 2
     in_channels: int = 64
@@ -46,9 +42,10 @@ class QwenImageConfig:
     use_layer3d_rope: bool = False
 
     def __post_init__(self) -> None:
-        for name in _SIZES:
-            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a positive integer, not {getattr(self, name)!r}")
+        self.check_whole(
+            *("in_channels", "out_channels", "num_layers"),
+            *("attention_head_dim", "num_attention_heads", "joint_attention_dim"),
+        )
         for name, kind in _UNSERVED.items():
             if getattr(self, name):
                 raise ValueError(f"{name} must be false: Qwen-Image with {kind} is not served")
@@ -71,15 +68,3 @@ class QwenImageConfig:
     def width(self) -> int:
         """Features of a token: those of all heads."""
         return self.num_attention_heads * self.attention_head_dim
-
-    @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> QwenImageConfig:
-        """Read a checkpoint's config.
-
-        Raises: ValueError for a key that this network does not know, or a wrong value.
-        """
-        return cls(**arguments(cls, config, "transformer/config.json", WITHOUT_EFFECT))
-
-
-WITHOUT_EFFECT = frozenset({"pooled_projection_dim"})
-"""Keys of published configs that change nothing."""

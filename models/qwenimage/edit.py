@@ -16,10 +16,11 @@ import numpy as np
 from jaxtyping import Array, Float
 from PIL import Image
 
+from models.flow.chat_pipeline import ChatNetworks
 from models.interface.denoising_pipeline import Draft
 from models.interface.images import open_image, pixels_of
 from models.interface.pipeline import Fields, RequestError
-from models.qwenimage.pipeline import QwenImageNetworks, QwenImagePipeline
+from models.qwenimage.pipeline import QwenImagePipeline
 from models.qwenimage.prompts import EDIT_CUT, Showing
 from models.spec.image_sizes import size_of_area
 from models.text.qwen25 import ImagePlace
@@ -84,7 +85,7 @@ class QwenImageEditPipeline(QwenImagePipeline):
             + sum(image.width * image.height // multiple**2 for image in read),
         )
 
-    def embed(self, weights: QwenImageNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
+    def embed(self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts around the images, and the images alone."""
         row = super().embed(weights, inputs)
         if "clean" in row:
@@ -99,7 +100,7 @@ class QwenImageEditPipeline(QwenImagePipeline):
         return {**row, **encoded}
 
     def captions(
-        self, weights: QwenImageNetworks, inputs: Mapping[str, jax.Array]
+        self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]
     ) -> Float[Array, "prompts tokens features"]:
         """Encode the prompts around the images."""
         see, merge = self.network(weights, "vision"), self.preprocessor.merge_size

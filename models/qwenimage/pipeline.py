@@ -4,53 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jaxtyping import Array, Float
 
+from models.flow.chat_pipeline import ChatNetworks, ModulatedPipeline
 from models.interface.denoising_pipeline import Draft, each_alone
 from models.interface.image_start import draw_noise, first_latents, image_inputs
 from models.interface.pipeline import Fields, PyTree
 from models.interface.request import read_request
-from models.interface.solver_step import around_the_mask
 from models.interface.step_program import StepProgram
 from models.nn.blocks.joint_transformer import Modulations
 from models.nn.layers.step_cache import CachedStep, initial_cache
-from models.parallel.dtypes import used_dtype
-from models.parallel.placement import in_place
 from models.qwenimage.adapter_names import SPELLINGS
-from models.qwenimage.config import PATCH, QwenImageConfig
+from models.qwenimage.config import PATCH
 from models.qwenimage.prompts import CUT
 from models.qwenimage.request import QwenImageRequest, plan_of, steps_of
 from models.sampling.base import Plan, per_row
-from models.sampling.flow_match import FlowMatchEuler
 from models.sampling.guidance import classifier_free, with_norms_of
-from models.sampling.solver import Stepped
 from models.sampling.torch_rng import TorchGenerator
-from models.spec.model_spec import ModelSpec
-from models.text.tokenizer import Tokenizer, cut_prompts
-from models.vae.config import Tiling
 from models.vae.latent_frames import LatentFramePipeline
 from models.vae.patches import pack, unpack
 from models.vae.references import as_grid, tokens_and_grids
 
 
-class QwenImageNetworks(NamedTuple):
-    """Value a network of the checkpoint: modules, graphs or weights."""
-
-    transformer: Any
-    text_encoder: Any
-    vae: Any
-    preview: Any
-    vision: Any = None
-    """Tower that reads images for the text encoder; None: the checkpoint edits none."""
-
-
-class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
+class QwenImagePipeline(ModulatedPipeline, LatentFramePipeline[ChatNetworks]):
     """Pipeline of Qwen-Image.
 
     A row: latents and denoised [tokens, 4c]; captions [prompts, text_tokens, features] and lengths
@@ -60,24 +41,11 @@ class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
     """
 
     PROMPTS = ("captions", "lengths")
+    ENCODER = "Qwen2.5"
     SPELLINGS = SPELLINGS
     SCALE = "true_cfg_scale"
     CUT = CUT
-    """Tokens at the head of a chat that the transformer is not given."""
     unpack = staticmethod(unpack)
-
-    def __init__(
-        self,
-        spec: ModelSpec,
-        modules: QwenImageNetworks,
-        scheduler: FlowMatchEuler,
-        tokenizer: Tokenizer,
-        vae_tiling: Tiling | None = None,
-    ) -> None:
-        dtype = used_dtype(modules.transformer.latents_in.kernel)
-        super().__init__(spec, modules, dtype, vae_tiling)
-        self.config: QwenImageConfig = modules.transformer.config
-        self.scheduler, self.tokenizer = scheduler, tokenizer
 
     def lay_out(self, fields: Fields, images: Mapping[str, bytes], head: str = "") -> Draft:
         """Tokenize both prompts, draw the noise, and plan the steps.
@@ -87,24 +55,18 @@ class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
         """
         request = read_request(QwenImageRequest, fields)
         h, w = self.grid_of(width=request.width, height=request.height)
-        texts = {field: head + text for field, text in request.prompts.items()}
-        limit = request.max_sequence_length + self.CUT + len(self.tokenizer.pieces([head])[0])
-        read, tokens = self.tokenizer.encode_with_mask([*texts.values()], limit), h * w // PATCH**2
+        tokens = h * w // PATCH**2
         plan = plan_of(request, self.scheduler, tokens, from_image="image" in images)
-        return Draft(
-            f"{request.width}x{request.height},text={request.max_sequence_length}"
-            f",prompts={len(texts)}" + (",masked" if "mask_image" in images else ""),
-            {"ids": read.ids, "read": read.mask, **self._draws(request, images, plan, (h, w))},
+        return self.drafted(
+            request,
+            self._draws(request, images, plan, (h, w)),
             steps_of(request, plan, self.scheduler.solver),
-            request.width,
-            request.height,
-            request.seed,
-            len(texts),
             tokens,
-            cut_prompts("Qwen2.5", self.tokenizer, texts, limit),
+            ",masked" if "mask_image" in images else "",
+            head,
         )
 
-    def embed(self, weights: QwenImageNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
+    def embed(self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts, and an image into the latents under the first noise."""
         read = inputs["read"].astype(bool)[:, self.CUT :]
         return {
@@ -116,7 +78,7 @@ class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
         }
 
     def captions(
-        self, weights: QwenImageNetworks, inputs: Mapping[str, jax.Array]
+        self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]
     ) -> Float[Array, "prompts tokens features"]:
         """Encode the prompts."""
         found: Array = self.network(weights, "text_encoder")(
@@ -124,21 +86,10 @@ class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
         )
         return found
 
-    def conditions(
-        self,
-        program: StepProgram,
-        weights: QwenImageNetworks,
-        row: PyTree,
-        values: Mapping[str, jax.Array],
-    ) -> Modulations:
-        """Compute the modulations of some steps of one row."""
-        with self.options(program, values).active():
-            return self._modulations(weights, values)
-
     def predict(
         self,
         program: StepProgram,
-        weights: QwenImageNetworks,
+        weights: ChatNetworks,
         rows: PyTree,
         values: Mapping[str, jax.Array],
         conditions: Modulations | None,
@@ -146,7 +97,7 @@ class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
     ) -> Float[Array, "batch prompts tokens patch"]:
         """Return the velocity for every prompt of every row."""
         if conditions is None:
-            conditions = self._modulations(weights, values)
+            conditions = self.modulations(weights, values["timestep"])
         batch, prompts = rows["lengths"].shape
         tokens, grids = tokens_and_grids(rows)
         velocity = self.network(weights, "transformer")(
@@ -169,17 +120,6 @@ class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
         scale = per_row(values[self.SCALE], positive)
         return with_norms_of(positive, classifier_free(positive, output[:, 1], scale))
 
-    def advance(
-        self,
-        program: StepProgram,
-        rows: PyTree,
-        output: Float[Array, "batch tokens patch"],
-        values: Mapping[str, jax.Array],
-    ) -> Stepped:
-        """Take the solver's step, outside a mask back to the image that is kept."""
-        stepped = super().advance(program, rows, output, values)
-        return around_the_mask(stepped, rows, values) if "mask" in rows else stepped
-
     def _draws(
         self,
         request: QwenImageRequest,
@@ -194,11 +134,3 @@ class QwenImagePipeline(LatentFramePipeline[QwenImageNetworks]):
             return {"noise": draw()}
         size = (request.width, request.height)
         return image_inputs(images, size, plan, draw, self.downsampling)
-
-    def _modulations(
-        self, weights: QwenImageNetworks, values: Mapping[str, jax.Array]
-    ) -> Modulations:
-        """Compute the modulations at every time."""
-        transformer = nnx.merge(self.graphs.transformer, in_place(weights.transformer))
-        modulations: Modulations = transformer.conditions(values["timestep"])
-        return modulations

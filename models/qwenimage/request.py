@@ -4,50 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.interface.flow_request import check_sigmas, planned
+from models.interface.flow_request import FlowImageRequest, kept_scales, step_table, times_of
 from models.interface.pipeline import RequestError, Step
 from models.interface.request import REQUEST, served_fields
-from models.interface.solver_step import step_values
 from models.interface.step_program import StepProgram
 from models.sampling.base import Plan
 from models.sampling.flow_match import FlowMatchEuler
 from models.sampling.solver import Solver
-from models.spec.field_types import Count, NoiseLevel, Pixels, Scale, Seed, Strength
+from models.spec.field_types import Count, Scale
 from models.vae.references import FURTHER, IMAGE
 
 MAX_SEQUENCE_LENGTH = 1024
 """Text tokens at most, as in diffusers' QwenImagePipeline."""
 
 
-@dataclass(frozen=True, config=REQUEST)
-class QwenImageRequest:
+@dataclass(frozen=True, kw_only=True, config=REQUEST)
+class QwenImageRequest(FlowImageRequest):
     """Image. Names are diffusers' arguments of QwenImagePipeline and its likes."""
 
-    prompt: str
-    seed: Seed
-    width: Pixels
-    height: Pixels
-    num_inference_steps: Count
     max_sequence_length: Annotated[Count, Field(le=MAX_SEQUENCE_LENGTH)]
     true_cfg_scale: Scale = 1.0
-    negative_prompt: str | None = None
-    sigmas: tuple[NoiseLevel, ...] | None = None
-    strength: Strength | None = None
-
-    def __post_init__(self) -> None:
-        """Raises: RequestError: the sigmas are no schedule of a flow."""
-        check_sigmas(self.sigmas)
-
-    @property
-    def prompts(self) -> dict[str, str]:
-        """Texts by field: the prompt, and with true CFG the negative prompt."""
-        if not self.guided:
-            return {"prompt": self.prompt}
-        return {"prompt": self.prompt, "negative_prompt": self.negative_prompt or ""}
 
     @property
     def guided(self) -> bool:
@@ -77,34 +56,15 @@ def plan_of(
             "must be 2 or more: this model's schedule is stretched to end at a noise of "
             f"{scheduler.shift_terminal}, which one step alone cannot be",
         )
-    strength = (request.strength or 1.0) if from_image else None
-    return planned(
-        scheduler,
-        request.num_inference_steps,
-        request.sigmas,
-        strength,
-        tokens=tokens,
-        fields=FIELDS,
-    )
+    return request.plan(scheduler, tokens, request.begun(from_image=from_image))
 
 
 def steps_of(request: QwenImageRequest, plan: Plan, solver: Solver) -> tuple[Step, ...]:
     """The table of steps."""
-    program = StepProgram("transformer", request.guided, solver)
-    # diffusers divides by 1000 on the way into the network and multiplies again inside it.
-    thousand = np.float32(1000)
-    timesteps = plan.timesteps / thousand * thousand
-    return tuple(
-        Step(
-            program,
-            {
-                "timestep": timesteps[i],
-                "true_cfg_scale": np.float32(request.true_cfg_scale),
-                # of the kept part of an image after this step
-                "clean_scale": plan.clean_scale[i + 1],
-                "noise_scale": plan.noise_scale[i + 1],
-                **step_values(plan, i),
-            },
-        )
-        for i in range(len(plan))
+    return step_table(
+        plan,
+        [StepProgram("transformer", request.guided, solver)] * len(plan),
+        timestep=times_of(plan),
+        true_cfg_scale=request.true_cfg_scale,
+        **kept_scales(plan),
     )

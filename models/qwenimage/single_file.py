@@ -7,45 +7,29 @@ transformer has diffusers' own keys there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
-from models.checkpoint.folder import UnsupportedCheckpoint
 from models.checkpoint.key_mapping import Renames
-from models.checkpoint.single_file import TRANSFORMER_PREFIXES, Naming, NetworkFile, parts_of
+from models.checkpoint.single_file import TRANSFORMER_PREFIXES, FileFormat, Naming
 from models.qwenimage.key_mapping import RENAMES
 from models.vae.video_config import VideoVaeConfig
 from models.vae.video_original_keys import original_renames
 from models.vision.qwen25 import RENAMES as VISION_RENAMES
 
 
-def parts(file: Path, vae: VideoVaeConfig, text_encoder: Renames) -> Mapping[str, NetworkFile]:
-    """Return the networks of a file by their names in the pipeline.
+def format_of(vae: VideoVaeConfig, text_encoder: Renames) -> FileFormat:
+    """Return the format of files.
 
     Args:
         text_encoder: names of its arrays.
-
-    Raises:
-        UnsupportedCheckpoint: there is no Qwen-Image transformer in it.
-        CheckpointError: pickled, damaged or not there.
     """
-    mark, prefix = "transformer_blocks.0.attn.norm_added_q.weight", "text_encoders.qwen25_7b."
-    found = parts_of(
-        file,
+    mark = "transformer_blocks.0.attn.norm_added_q.weight"
+    prefixes = ("text_encoders.qwen25_7b.transformer.",)
+    return FileFormat(
+        "Qwen-Image",
+        "transformer_blocks and txt_norm",
         {
             "transformer": (Naming(TRANSFORMER_PREFIXES, mark, RENAMES),),
-            "text_encoder": (
-                Naming((f"{prefix}transformer.",), "model.embed_tokens.weight", text_encoder),
-            ),
-            "vision": (
-                Naming((f"{prefix}transformer.",), "visual.merger.ln_q.weight", VISION_RENAMES),
-            ),
+            "text_encoder": (Naming(prefixes, "model.embed_tokens.weight", text_encoder),),
+            "vision": (Naming(prefixes, "visual.merger.ln_q.weight", VISION_RENAMES),),
             "vae": (Naming(("vae.",), "decoder.middle.0.residual.0.gamma", original_renames(vae)),),
         },
     )
-    if "transformer" not in found:
-        raise UnsupportedCheckpoint(
-            f"{file}: no Qwen-Image transformer in it; its keys would begin with "
-            "transformer_blocks and txt_norm, behind model.diffusion_model or nothing"
-        )
-    return found

@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.checkpoint.folder import fingerprint, read_defaults
+from models.checkpoint.folder import chosen_defaults, fingerprint
+from models.flow.spec import BUCKET_FIELDS, DEFAULT_LATENTS_PX, image_limits
 from models.qwenimage.config import PATCH
 from models.qwenimage.prompts import AREA_PX
 from models.qwenimage.request import FIELDS, MAX_SEQUENCE_LENGTH
 from models.spec.image_sizes import longest_side
-from models.spec.model_spec import Limits, ModelSpec, Need, Task
+from models.spec.model_spec import ModelSpec, Need, Task
 from models.vae.references import FURTHER, IMAGE
 from models.vae.video_config import VideoVaeConfig
 from models.vision.qwen_patches import MOST_RATIO
 
-DEFAULT_LATENTS_PX = 128
-"""The side of an image in latents where the request names none: 1024 pixels, as in diffusers."""
 LONGEST = 16
 """Most that a side may be longer than the other in an image of the most pixels."""
 OWN: Mapping[str, Any] = {
@@ -82,9 +81,9 @@ EDITING_SEVERAL = Kind(
 
 
 def make_spec(
+    vae: VideoVaeConfig,
     name: str,
     sources: tuple[Path, ...],
-    vae: VideoVaeConfig,
     defaults: Mapping[str, Any],
     kind: Kind = DRAWING,
     min_steps: int = 1,
@@ -97,10 +96,8 @@ def make_spec(
     """
     token = PATCH * vae.downsampling
     side = DEFAULT_LATENTS_PX * vae.downsampling
-    chosen = {**read_defaults(sources[0]), **defaults}
-    unknown = sorted(chosen.keys() - kind.fields)
-    if unknown:
-        raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
+    most = 4 * side * side
+    chosen = chosen_defaults(name, sources[0], defaults, kind.fields)
     return ModelSpec(
         name=name,
         family="qwenimage",
@@ -109,18 +106,15 @@ def make_spec(
         defaults={"width": side, "height": side, **OWN, **chosen},
         task_defaults={task: {"strength": 0.6, **chosen} for task in kind.begun},
         needs=NEEDS,
-        limits=Limits(
-            size_multiple_px=token,
-            min_side_px=token,
-            max_side_px=longest_side(4 * side * side, LONGEST, token),
-            max_pixels=4 * side * side,
-            max_steps=1000,
+        limits=image_limits(
+            token,
+            longest_side(most, LONGEST, token),
+            MAX_SEQUENCE_LENGTH,
+            max_pixels=most,
             min_steps=min_steps,
-            max_images=16,
-            max_sequence_length=MAX_SEQUENCE_LENGTH,
             max_reference_images=kind.references,
         ),
-        bucket_fields=("width", "height", "max_sequence_length"),
+        bucket_fields=BUCKET_FIELDS,
         fingerprint=fingerprint(*sources),
         **kind.further,
     )

@@ -13,12 +13,10 @@ from jaxtyping import Array, Float
 from models.interface.denoising_pipeline import DenoisingPipeline, Draft, each_alone
 from models.interface.images import to_uint8
 from models.interface.pipeline import Fields, PyTree
-from models.interface.solver_step import around_the_mask
 from models.interface.step_program import StepProgram
 from models.nn.layers.step_cache import CachedStep
 from models.sampling.base import per_row
 from models.sampling.guidance import classifier_free, rescale
-from models.sampling.solver import Stepped
 from models.sdxl import image_prompts
 from models.sdxl.adapter_names import SPELLINGS
 from models.sdxl.conditioning import encode_text
@@ -172,17 +170,6 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         scale = per_row(values["guidance_scale"], positive)
         guided = classifier_free(positive, output[:, 1], scale)
         return rescale(guided, positive, values["guidance_rescale"])
-
-    def advance(
-        self,
-        program: StepProgram,
-        rows: PyTree,
-        output: Float[Array, "batch h w latent"],
-        values: Mapping[str, jax.Array],
-    ) -> Stepped:
-        """Take the solver's step, outside a mask back to the image that is kept."""
-        stepped = super().advance(program, rows, output, values)
-        return around_the_mask(stepped, rows, values) if "clean" in rows else stepped
 
     def decode(self, weights: SdxlNetworks, row: PyTree) -> jax.Array:
         """Decode the latents by the VAE."""

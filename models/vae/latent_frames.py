@@ -25,7 +25,7 @@ class LatentFramePipeline(PackedLatentPipeline[Networks]):
         self, spec: ModelSpec, modules: Networks, dtype: Any, vae_tiling: Tiling | None
     ) -> None:
         config: VideoVaeConfig = modules.vae.config  # type: ignore[attr-defined]
-        super().__init__(spec, modules, dtype, vae_tiling, config.downsampling)
+        super().__init__(spec, modules, dtype, vae_tiling)
         self.normalisation = Normalisation.of(config)
 
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:

@@ -23,7 +23,7 @@ class LatentImagePipeline(PackedLatentPipeline[Networks]):
         self, spec: ModelSpec, modules: Networks, dtype: Any, vae_tiling: Tiling | None
     ) -> None:
         self.vae_config: VaeConfig = modules.vae.config  # type: ignore[attr-defined]
-        super().__init__(spec, modules, dtype, vae_tiling, self.vae_config.downsampling)
+        super().__init__(spec, modules, dtype, vae_tiling)
 
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:
         """Decode the latents by the VAE."""

@@ -24,19 +24,15 @@ class PackedLatentPipeline(DenoisingPipeline[Networks]):
 
     Args:
         dtype: that the networks compute in.
-        downsampling: pixels a latent, along each side.
     """
 
     def __init__(
-        self,
-        spec: ModelSpec,
-        modules: Networks,
-        dtype: Any,
-        vae_tiling: Tiling | None,
-        downsampling: int,
+        self, spec: ModelSpec, modules: Networks, dtype: Any, vae_tiling: Tiling | None
     ) -> None:
         super().__init__(spec, modules)
-        self.dtype, self.vae_tiling, self.downsampling = dtype, vae_tiling, downsampling
+        self.dtype, self.vae_tiling = dtype, vae_tiling
+        self.downsampling: int = modules.vae.config.downsampling  # type: ignore[attr-defined]
+        """Pixels a latent, along each side."""
 
     @staticmethod
     @abstractmethod

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from models.checkpoint.config_fields import check_fit
 from models.checkpoint.folder import read_config
+from models.flow.chat_pipeline import ChatNetworks
 from models.flow.load import FamilyCheckpoint, Network
 from models.flow.load import load as load_checkpoint
 from models.loading.preview import flat_image_encoder
@@ -20,7 +21,7 @@ from models.vae.image import AutoencoderKL
 from models.zimage.config import ZImageConfig
 from models.zimage.key_mapping import RENAMES
 from models.zimage.network import ZImageTransformer
-from models.zimage.pipeline import ZImageNetworks, ZImagePipeline
+from models.zimage.pipeline import ZImagePipeline
 from models.zimage.single_file import format_of
 from models.zimage.spec import make_spec
 
@@ -28,7 +29,7 @@ STATES = (-2,)
 """Hidden states of the text encoder that captions are."""
 
 
-def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ZImageNetworks, ZImagePipeline]:
+def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, ZImagePipeline]:
     """Read the configs. Raises: ValueError: one that these networks cannot have."""
     config = ZImageConfig.from_dict(read_config(folder, "transformer"))
     vae = VaeConfig.from_dict(read_config(folder, "vae"))
@@ -47,7 +48,7 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ZImageNetworks, ZIm
             "text_encoder": Network(Qwen3Encoder, (text, STATES), place, names, by_size=True),
             "vae": Network(AutoencoderKL, (vae,), folder / "vae", vae_weights.RENAMES),
         },
-        ZImageNetworks,
+        ChatNetworks,
         format_of(vae, names),
         partial(make_spec, config, vae, scheduler),
         lambda spec, networks: ZImagePipeline(

@@ -4,46 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from models.flow.chat_pipeline import ChatNetworks, ChatPipeline
 from models.interface.denoising_pipeline import Draft, each_alone
 from models.interface.image_start import draw_noise, first_latents, image_inputs
 from models.interface.pipeline import Fields, PyTree
 from models.interface.request import read_request
-from models.interface.solver_step import around_the_mask
 from models.interface.step_program import StepProgram
 from models.nn.layers.step_cache import CachedStep, initial_cache
-from models.parallel.dtypes import used_dtype
 from models.sampling.base import Plan, per_row
-from models.sampling.flow_match import FlowMatchEuler
 from models.sampling.guidance import bounded
-from models.sampling.solver import Stepped
 from models.sampling.torch_rng import TorchGenerator
-from models.spec.model_spec import ModelSpec
-from models.text.tokenizer import Tokenizer, cut_prompts
-from models.vae.config import Tiling
 from models.vae.latent_images import LatentImagePipeline
 from models.zimage.adapter_names import SPELLINGS
-from models.zimage.config import PATCH, ZImageConfig, filled
+from models.zimage.config import PATCH, filled
 from models.zimage.latents import pack, unpack
 from models.zimage.request import ZImageRequest, steps_of
 
 
-class ZImageNetworks(NamedTuple):
-    """Value a network of the checkpoint: modules, graphs or weights."""
-
-    transformer: Any
-    text_encoder: Any
-    vae: Any
-    preview: Any
-
-
-class ZImagePipeline(LatentImagePipeline[ZImageNetworks]):
+class ZImagePipeline(ChatPipeline, LatentImagePipeline[ChatNetworks]):
     """Pipeline of Z-Image.
 
     A row: latents and denoised [tokens, 4c]; captions [prompts, text_tokens, features] and lengths
@@ -53,44 +38,25 @@ class ZImagePipeline(LatentImagePipeline[ZImageNetworks]):
     """
 
     PROMPTS = ("captions", "lengths")
+    ENCODER = "Qwen3"
     SPELLINGS = SPELLINGS
     unpack = staticmethod(unpack)
-
-    def __init__(
-        self,
-        spec: ModelSpec,
-        modules: ZImageNetworks,
-        scheduler: FlowMatchEuler,
-        tokenizer: Tokenizer,
-        vae_tiling: Tiling | None = None,
-    ) -> None:
-        dtype = used_dtype(modules.transformer.latents_in.kernel)
-        super().__init__(spec, modules, dtype, vae_tiling)
-        self.config: ZImageConfig = modules.transformer.config
-        self.scheduler, self.tokenizer = scheduler, tokenizer
 
     def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
         """Tokenize both prompts, draw the noise, and plan the steps."""
         request = read_request(ZImageRequest, fields)
         h, w = self.grid_of(width=request.width, height=request.height)
-        texts, limit = request.prompts, request.max_sequence_length
-        read, tokens = self.tokenizer.encode_with_mask([*texts.values()], limit), h * w // PATCH**2
-        strength = request.begun(from_image="image" in images)
-        plan = request.plan(self.scheduler, tokens, strength)
-        return Draft(
-            f"{request.width}x{request.height},text={limit},prompts={len(texts)}"
-            + (",masked" if "mask_image" in images else ""),
-            {"ids": read.ids, "read": read.mask, **self._draws(request, images, plan, (h, w))},
+        tokens = h * w // PATCH**2
+        plan = request.plan(self.scheduler, tokens, request.begun(from_image="image" in images))
+        return self.drafted(
+            request,
+            self._draws(request, images, plan, (h, w)),
             steps_of(request, plan, self.scheduler.solver, self.config.t_scale),
-            request.width,
-            request.height,
-            request.seed,
-            len(texts),
             tokens,
-            cut_prompts("Qwen3", self.tokenizer, texts, limit),
+            ",masked" if "mask_image" in images else "",
         )
 
-    def embed(self, weights: ZImageNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
+    def embed(self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts, and an image into the latents under the first noise."""
         ids, read = inputs["ids"], inputs["read"].astype(bool)
         captions = self.network(weights, "text_encoder")(ids, read)
@@ -106,7 +72,7 @@ class ZImagePipeline(LatentImagePipeline[ZImageNetworks]):
     def predict(
         self,
         program: StepProgram,
-        weights: ZImageNetworks,
+        weights: ChatNetworks,
         rows: PyTree,
         values: Mapping[str, jax.Array],
         conditions: None,
@@ -134,17 +100,6 @@ class ZImagePipeline(LatentImagePipeline[ZImageNetworks]):
         scale = per_row(values["guidance_scale"], positive)
         guided = positive + scale * (positive - output[:, 1])
         return bounded(guided, positive, values["cfg_normalization"])
-
-    def advance(
-        self,
-        program: StepProgram,
-        rows: PyTree,
-        output: Float[Array, "batch tokens patch"],
-        values: Mapping[str, jax.Array],
-    ) -> Stepped:
-        """Take the solver's step, outside a mask back to the image that is kept."""
-        stepped = super().advance(program, rows, output, values)
-        return around_the_mask(stepped, rows, values) if "mask" in rows else stepped
 
     def _draws(
         self, request: ZImageRequest, images: Mapping[str, bytes], plan: Plan, grid: tuple[int, int]

@@ -27,3 +27,15 @@ def test_a_familys_folder_is_like_the_others(name: str) -> None:
     assert {*FILES} <= {path.name for path in folder.iterdir()}
     page = (folder / "README.md").read_text("utf-8")
     assert [line for line in page.splitlines() if line.startswith("## ")] == [*SECTIONS]
+
+
+LINES = {"flux2": 910, "qwenimage": 1110, "zimage": 860}
+"""Lines of the Python files of families that are made of shared parts, at most."""
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_family_of_shared_parts_stays_small(name: str) -> None:
+    """What it does as others belongs into a room below; what it must grow by, into the bound."""
+    files = (ROOT / "models" / name).glob("*.py")
+    lines = sum(len(file.read_text("utf-8").splitlines()) for file in files)
+    assert lines <= LINES[name]

@@ -14,7 +14,7 @@ from diffusers.loaders import single_file_utils
 from safetensors.torch import load_file
 
 from models.checkpoint.folder import UnsupportedCheckpoint
-from models.flux2.pipeline import Flux2Networks
+from models.flow.chat_pipeline import ChatNetworks
 from tests.models.flux.original_writer import in_eight_bits
 from tests.models.flux2.original_writer import transformer, vae
 from tests.models.sdxl.original_writer import vae as plain_vae
@@ -59,13 +59,13 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(folder: Path) -> Flux2Networks:
+def whole(folder: Path) -> ChatNetworks:
     return weights(folder)
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_transformer_alone_takes_the_rest_from_its_base(
-    folder: Path, other: Path, whole: Flux2Networks, tmp_path: Path, prefix: str
+    folder: Path, other: Path, whole: ChatNetworks, tmp_path: Path, prefix: str
 ) -> None:
     named = {prefix + key: t for key, t in transformer(folder / "transformer").items()}
     assert_the_rest_is_the_bases(named, other, whole, tmp_path / "flux-2-klein-4b.safetensors")
@@ -73,7 +73,7 @@ def test_a_transformer_alone_takes_the_rest_from_its_base(
 
 @pytest.mark.parametrize("encoder", ["qwen3_4b", "qwen3_8b"])
 def test_all_networks_in_one_file(
-    folder: Path, other: Path, whole: Flux2Networks, tmp_path: Path, encoder: str
+    folder: Path, other: Path, whole: ChatNetworks, tmp_path: Path, encoder: str
 ) -> None:
     """With the convolutions about the latents inside of encoder and decoder, or beside them."""
     autoencoder = (vae if encoder == "qwen3_4b" else plain_vae)(folder / "vae")
@@ -81,7 +81,7 @@ def test_all_networks_in_one_file(
     assert_all_are_read(tensors, other, whole, tmp_path / "all.safetensors")
 
 
-def test_diffusers_own_names(folder: Path, whole: Flux2Networks, tmp_path: Path) -> None:
+def test_diffusers_own_names(folder: Path, whole: ChatNetworks, tmp_path: Path) -> None:
     stored = load_file(folder / "transformer/diffusion_pytorch_model.safetensors")
     assert are_equal(weights(write(stored, tmp_path / "own.safetensors"), folder), whole)
 

@@ -15,7 +15,7 @@ from diffusers.loaders import single_file_utils
 from safetensors.torch import load_file
 
 from models.checkpoint.folder import UnsupportedCheckpoint
-from models.qwenimage.pipeline import QwenImageNetworks
+from models.flow.chat_pipeline import ChatNetworks
 from tests.models.flux.original_writer import in_eight_bits
 from tests.models.single_files import (
     PREFIXES,
@@ -98,20 +98,20 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(folder: Path) -> QwenImageNetworks:
+def whole(folder: Path) -> ChatNetworks:
     return weights(folder)
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_transformer_alone_takes_the_rest_from_its_base(
-    folder: Path, other: Path, whole: QwenImageNetworks, tmp_path: Path, prefix: str
+    folder: Path, other: Path, whole: ChatNetworks, tmp_path: Path, prefix: str
 ) -> None:
     named = {prefix + key: t for key, t in transformer(folder).items()}
     assert_the_rest_is_the_bases(named, other, whole, tmp_path / "qwen_image.safetensors")
 
 
 def test_all_networks_in_one_file(
-    folder: Path, other: Path, whole: QwenImageNetworks, tmp_path: Path
+    folder: Path, other: Path, whole: ChatNetworks, tmp_path: Path
 ) -> None:
     assert_all_are_read(all_in_one(folder), other, whole, tmp_path / "all.safetensors")
 
