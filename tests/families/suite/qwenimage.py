@@ -112,7 +112,7 @@ ENTRIES: Mapping[str, Family] = {
     "qwenimage-edit": EDIT,
     "qwenimage-edit-plus": replace(
         EDIT,
-        place=14,
+        place=17,
         make=partial(_edit_plus, **HEADS),
         least=partial(_edit_plus, num_layers=1),
         reference=partial(_edited, images=[*IMAGES.values()]),

@@ -172,7 +172,7 @@ ENTRIES: Mapping[str, Family] = {
     ),
     "wan-animate": replace(
         PLAIN,
-        place=14,
+        place=18,
         make=_animate,
         least=_least_animate,
         reference=_drawn_by_animate,
