@@ -111,7 +111,14 @@ def _object(schema: Mapping[str, Any]) -> dict[str, Any]:
         return {"type": _switch, "metavar": "SWITCH"}
     if "url" in names:
         return {"type": lambda url: {"url": url}, "metavar": "URL"}
+    if names:
+        return {"type": _chosen, "metavar": "OPTION=VALUE[,…]"}
     return {"type": _pair, "action": "append", "metavar": "NAME=TEXT"}
+
+
+def _chosen(text: str) -> dict[str, Any]:
+    """Parse `option=value,…` as a request has hires fix."""
+    return _options(text.split(","))
 
 
 def _switch(text: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from jaxtyping import Float32
 
 from models.flux.reference import SIDE_PX, read_reference
 from models.flux.request import FluxRequest
+from models.interface.image_start import start_inputs
 from models.interface.images import read_image, read_mask
 from models.interface.pipeline import RequestError
 from models.sampling.base import Plan
@@ -47,13 +48,13 @@ def plain(request: FluxRequest, files: Files, plan: Plan, draws: ImageDraws) -> 
 
 
 def from_image(request: FluxRequest, files: Files, plan: Plan, draws: ImageDraws) -> Inputs:
-    """`image` [height, width, 3] and `image_noise` [h, w, c], then `noise`; scales of both latents.
+    """An image's inputs (`start_inputs`), then `noise`; scales of both latents.
 
     Raises: RequestError: the image is missing or cannot be read.
     """
+    size, shape = (request.width, request.height), (draws.h, draws.w, draws.channels)
     return {
-        "image": _pixels(request, files, "image"),
-        "image_noise": draws.noise(),
+        **start_inputs(_file(files, "image"), size, shape, draws.noise),
         "noise": draws.noise(),
         "clean_scale": plan.clean_scale[0],
         "noise_scale": plan.noise_scale[0],

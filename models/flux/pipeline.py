@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ from models.flux.request import FluxRequest, steps_of
 from models.flux.tools import PLAIN, Tool
 from models.interface.denoising_pipeline import Draft, each_alone
 from models.interface.image_prompts import requested_image_prompts
+from models.interface.image_start import clean_latents
 from models.interface.pipeline import Fields, PyTree
 from models.interface.request import read_request
 from models.interface.step_program import StepProgram
@@ -132,9 +134,9 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
             return self.encode_image(weights, inputs[name], inputs.get(f"{name}_noise"))
 
         latents = pack(inputs["noise"])
-        if "image" in inputs:
-            clean = pack(encoded("image"))
-            latents = inputs["noise_scale"] * latents + inputs["clean_scale"] * clean
+        start = clean_latents(inputs, partial(self.encode_image, weights))
+        if start is not None:
+            latents = inputs["noise_scale"] * latents + inputs["clean_scale"] * pack(start)
         return {
             "latents": latents,
             "grid": jnp.zeros((*inputs["noise"].shape[:2], 0)),

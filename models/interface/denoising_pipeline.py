@@ -182,6 +182,11 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         stepped = solver_step(program, rows["latents"], output, rows["history"], values)
         return around_the_mask(stepped, rows, values) if "clean" in rows else stepped
 
+    def spatial(self, row: PyTree) -> Float[Array, "h w c"]:
+        """Return a row's latents where they lie in its image."""
+        latents: Array = row["latents"]
+        return latents
+
     def network(self, weights: Networks, name: str) -> Any:
         """Return a network with its weights gathered; None: the checkpoint has none such."""
         graph, state = getattr(self.graphs, name), getattr(weights, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,67 @@ from jaxtyping import Array, Float
 from models.interface.images import read_image, read_mask
 from models.sampling.base import Plan
 from models.sampling.torch_rng import TorchGenerator
+
+NPY = b"\x93NUMPY"
+"""Beginning of a file of latents."""
+
+
+def latents_file(latents: Float[np.ndarray, "h w c"]) -> bytes:
+    """Return a file of clean latents, which may stand for an image."""
+    file = io.BytesIO()
+    np.save(file, latents, allow_pickle=False)
+    return file.getvalue()
+
+
+def resized(
+    latents: Float[np.ndarray, "from_h from_w c"], h: int, w: int
+) -> Float[np.ndarray, "h w c"]:
+    """Resize latents, bilinearly between the centres of pixels and without antialiasing.
+
+    Source: AUTOMATIC1111's hires fix with its upscaler "Latent": torch's interpolate, `bilinear`.
+    """
+    for axis, length in enumerate((h, w)):
+        size = latents.shape[axis]
+        places = np.clip((np.arange(length) + 0.5) * size / length - 0.5, 0, size - 1)
+        below = places.astype(int)
+        share = (places - below).astype(np.float32).reshape(-1, *(1,) * (2 - axis))
+        above = np.minimum(below + 1, size - 1)
+        first, second = (latents.take(index, axis) for index in (below, above))
+        latents = first * (1 - share) + second * share
+    return latents
+
+
+def start_inputs(
+    data: bytes,
+    size: tuple[int, int],
+    shape: tuple[int, int, int],
+    draw: Callable[[], Float[np.ndarray, "h w c"]],
+) -> dict[str, np.ndarray]:
+    """Inputs of what lies under the first noise: `image` and its noise, or `image_latents`.
+
+    Args:
+        data: an image file, or a file of latents (`latents_file`) of any size or one pixel.
+        size: width and height, in pixels.
+        shape: of the latents: [h, w, c].
+        draw: the noise of the VAE's posterior, which latents have no use for.
+
+    Raises: RequestError: the image cannot be read.
+
+    Source: diffusers pipeline_stable_diffusion_xl_img2img.py, prepare_latents, takes latents so.
+    """
+    if not data.startswith(NPY):
+        return {"image": read_image(data, *size), "image_noise": draw()}
+    latents = np.load(io.BytesIO(data), allow_pickle=False)
+    return {"image_latents": np.broadcast_to(resized(latents, *shape[:2]), shape)}
+
+
+def clean_latents(
+    inputs: Mapping[str, Any], encode: Callable[[Array, Array], Float[Array, "h w c"]]
+) -> Float[Array, "h w c"] | None:
+    """Return the latents under the first noise, of the inputs of `start_inputs`; None: none."""
+    if "image_latents" in inputs:
+        return inputs["image_latents"]
+    return encode(inputs["image"], inputs["image_noise"]) if "image" in inputs else None
 
 
 def draw_noise(
@@ -25,29 +87,29 @@ def draw_noise(
 def image_inputs(
     images: Mapping[str, bytes],
     size: tuple[int, int],
+    shape: tuple[int, int, int],
     plan: Plan,
     draw: Callable[[], Float[np.ndarray, "h w c"]],
-    downsampling: int,
 ) -> dict[str, np.ndarray]:
     """Inputs of a request that begins with an image.
 
-    `image`, its noise and then the latents' `noise`, and the scales of both latents; with a mask
+    Those of `start_inputs`, then the latents' `noise`, and the scales of both latents; with a mask
     that, at the top left pixel of each latent [h, w, 1].
 
     Args:
         size: width and height.
+        shape: of the latents: [h, w, c].
         draw: the next noise of the request's generator.
-        downsampling: pixels a latent, along each side.
 
     Raises: RequestError: a file cannot be read; names the field.
     """
     masked = {}
     if "mask_image" in images:
         mask = read_mask(images["mask_image"], *size)
-        masked = {"mask": mask[::downsampling, ::downsampling, None]}
+        down = size[1] // shape[0]
+        masked = {"mask": mask[::down, ::down, None]}
     return masked | {
-        "image": read_image(images["image"], *size),
-        "image_noise": draw(),
+        **start_inputs(images["image"], size, shape, draw),
         "noise": draw(),
         "clean_scale": plan.clean_scale[0],
         "noise_scale": plan.noise_scale[0],
@@ -66,9 +128,10 @@ def first_latents(
         encode: return an image's latents, of its pixels and noise.
     """
     noise = pack(inputs["noise"])
-    if "image" not in inputs:
+    start = clean_latents(inputs, encode)
+    if start is None:
         return {"latents": noise}
-    clean = pack(encode(inputs["image"], inputs["image_noise"]))
+    clean = pack(start)
     latents = inputs["noise_scale"] * noise + inputs["clean_scale"] * clean
     if "mask" not in inputs:
         return {"latents": latents}

@@ -161,6 +161,10 @@ class Pipeline(Protocol):
         """
         ...
 
+    def spatial(self, row: PyTree) -> jax.Array:
+        """A row's latents where they lie in its image: [h, w, c]."""
+        ...
+
     def preview(self, weights: PyTree, row: PyTree) -> jax.Array:
         """A small, cheap image of an unfinished row, as `decode` gives it: no VAE."""
         ...

@@ -133,4 +133,4 @@ class QwenImagePipeline(ModulatedPipeline, LatentFramePipeline[ChatNetworks]):
         if "image" not in images:
             return {"noise": draw()}
         size = (request.width, request.height)
-        return image_inputs(images, size, plan, draw, self.downsampling)
+        return image_inputs(images, size, (*grid, channels), plan, draw)

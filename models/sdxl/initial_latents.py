@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float32
 from numpy.typing import DTypeLike
 
+from models.interface.image_start import start_inputs
 from models.interface.images import read_image, read_mask
 from models.sampling.base import Plan
 from models.sampling.torch_rng import TorchGenerator
@@ -55,12 +56,12 @@ def from_text(plan: Plan, draws: Draws) -> dict[str, np.ndarray]:
 def from_image(
     request: SdxlRequest, plan: Plan, draws: Draws, images: Mapping[str, bytes]
 ) -> dict[str, np.ndarray]:
-    """The same with `image` [height, width, 3] and the scale of its latents beside the noise.
+    """The same with an image's inputs (`start_inputs`) and its latents' scale beside the noise.
 
     Raises: RequestError: an image that cannot be read.
     """
-    pixels = read_image(images["image"], request.width, request.height)
-    return {"image": pixels, "image_noise": draws.posterior()} | _noised(plan, draws)
+    size, shape = (request.width, request.height), (draws.h, draws.w, draws.channels)
+    return start_inputs(images["image"], size, shape, draws.posterior) | _noised(plan, draws)
 
 
 def inpainting(

@@ -11,6 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from models.interface.denoising_pipeline import DenoisingPipeline, Draft, each_alone
+from models.interface.image_start import clean_latents
 from models.interface.images import to_uint8
 from models.interface.pipeline import Fields, PyTree
 from models.interface.step_program import StepProgram
@@ -220,7 +221,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
 
         space = self.latent_space
         if "mask" not in inputs:
-            return {}, space.normalized(sample("image")) if "image" in inputs else None
+            return {}, clean_latents(inputs, lambda *_: space.normalized(sample("image")))
         clean = space.scaled(sample("image")) if "image" in inputs else None
         masks = {"mask": inputs["mask"]}
         if "masked_image" in inputs:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from models.spec.controls import FIELD as CONTROL
 from models.spec.controls import ControlKind, work_of
+from models.spec.hires import FIELD as HIRES
+from models.spec.hires import TASK as REDRAWING
 from models.spec.image_prompts import FIELD as IMAGE_PROMPTS
 from models.spec.image_prompts import ImagePrompt, tokens_of
 from models.spec.lora import Lora, RequestedLora, pages_of_request
@@ -248,6 +250,13 @@ class ModelSpec(BaseModel):
     """Request fields that shape the compiled program: equal values may share a batch."""
     fingerprint: str
     """Changes whenever the weights or configs do."""
+
+    @model_validator(mode="after")
+    def _serves_hires(self) -> ModelSpec:
+        """Add hires fix, which is two of the tasks in a row."""
+        if REDRAWING in self.tasks and "strength" in self.fields and HIRES not in self.fields:
+            object.__setattr__(self, "fields", self.fields | {HIRES})
+        return self
 
     @property
     def quality_names(self) -> tuple[str, ...]:

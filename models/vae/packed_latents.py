@@ -54,6 +54,10 @@ class PackedLatentPipeline(DenoisingPipeline[Networks]):
         latents = self.unpack(row["denoised"], *row["grid"].shape[:2])
         return to_uint8(self.network(weights, "preview")(latents))
 
+    def spatial(self, row: PyTree) -> Float[Array, "h w c"]:
+        """Unpack a row's latents."""
+        return self.unpack(row["latents"], *row["grid"].shape[:2])
+
     def grid_of(self, *, width: int, height: int) -> tuple[int, int]:
         """Rows and columns of the VAE's latents. Raises: RequestError for a size between two."""
         multiple, down = self.spec.limits.size_multiple_px, self.downsampling

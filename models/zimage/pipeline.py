@@ -112,4 +112,6 @@ class ZImagePipeline(ChatPipeline, LatentImagePipeline[ChatNetworks]):
         if "image" not in images:
             return {"noise": draw(np.float32)}
         size = (request.width, request.height)
-        return image_inputs(images, size, plan, partial(draw, self.dtype), self.downsampling)
+        return image_inputs(
+            images, size, (*grid, self.config.in_channels), plan, partial(draw, self.dtype)
+        )

@@ -71,13 +71,9 @@ class CostCache:
         self._tables = Copies[CostTable](queue.costs, TABLE_AGE_S)
         self._outlooks = Copies[WaitEstimator](self._look, OUTLOOK_AGE_S)
 
-    async def predict(self, model: str, bucket: str, steps: int, images: int) -> Cost | None:
-        """Predict a request's cost on the fastest ready pool; None: nothing is known.
-
-        Args:
-            steps: over all images, as `Job.steps`.
-        """
-        return (await self._tables.get(model)).predict(bucket, steps, images)
+    async def predict(self, job: Job) -> Cost | None:
+        """Predict a job's cost on the fastest ready pools; None: nothing is known."""
+        return (await self._tables.get(job.model)).predict_passes(job.passes(), job.images)
 
     async def compile_s(self, model: str, bucket: str) -> float:
         """Seconds that compiling the bucket's programs takes, where no ready pool has them."""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from models.spec.hires import LANCZOS, LATENT
 from models.spec.prompt_syntax import escaped
 from service.recipes.recipe import Recipe
 
@@ -41,6 +42,8 @@ SCHEDULES: Mapping[str, str] = {
     "use_beta_sigmas": "Beta",
 }
 """Names of noise schedules there, by the scheduler's option that chooses one."""
+HIRES_UPSCALERS = {LATENT: "Latent", LANCZOS: "Lanczos"}
+"""AUTOMATIC1111's names of the upscalers that are no network."""
 SPACINGS: Mapping[str, str] = {"linspace": "Uniform", "trailing": "SGM Uniform"}
 """Names of spacings there, of a request that chose one and no noise schedule."""
 HASH_CHARS = 10
@@ -76,7 +79,7 @@ def _weighted(request: Mapping[str, Any], field: str) -> str:
 
 
 def _pairs(recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    request = recipe.request
+    request, hires = recipe.request, recipe.request.get("hires", {})
     found = {
         "Steps": request.get("num_inference_steps"),
         "Sampler": SAMPLERS.get(recipe.scheduler, recipe.scheduler),
@@ -86,9 +89,12 @@ def _pairs(recipe: Recipe) -> Iterator[tuple[str, Any]]:
         "Size": f"{request['width']}x{request['height']}" if request.get("width") else None,
         "Model hash": recipe.fingerprint[:HASH_CHARS],
         "Model": request.get("model"),
-        "Denoising strength": _number(request.get("strength")),
+        "Denoising strength": _number(hires.get("strength", request.get("strength"))),
         "Clip skip": request.get("clip_skip"),
         "Lora hashes": ", ".join(f"{n}: {d[:HASH_CHARS]}" for n, d in recipe.loras.items()),
+        "Hires resize": f"{hires['width']}x{hires['height']}" if hires else None,
+        "Hires steps": hires.get("num_inference_steps"),
+        "Hires upscaler": HIRES_UPSCALERS.get(hires.get("upscaler", ""), hires.get("upscaler")),
         "Postprocess upscaler": request.get("upscale", {}).get("name"),
         "Postprocess upscale by": _number(request.get("upscale", {}).get("scale")),
         "Frames": request.get("num_frames"),

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.spec.hires import FIELD as HIRES
 from models.spec.lora import RequestedLora
 from models.spec.model_spec import ModelSpec
 from models.spec.request_images import without_images
@@ -49,6 +50,8 @@ class Recipe(BaseModel):
     """SHA-256 of each adapter's file, by name."""
     upscaler: str | None = None
     """SHA-256 of the upscaler's file."""
+    hires_upscaler: str | None = None
+    """SHA-256 of the file of the upscaler between the passes of hires fix."""
     images: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each input image's file, by its path in the request: `control.0.image`."""
     frame: int | None = None
@@ -89,6 +92,7 @@ def recipe_of(
         if name not in PRIVATE and value is not None
     }
     output, upscaler = request.get("output", {}), upscaler_of(request, spec.upscalers)
+    between = spec.upscalers.get(request.get(HIRES, {}).get("upscaler"))
     kept["output"] = {name: output[name] for name in OF_FILES if output.get(name) is not None}
     return Recipe(
         generator=generator(),
@@ -97,6 +101,7 @@ def recipe_of(
         scheduler=kept.get("scheduler", {}).get("name") or spec.scheduler,
         loras={lora.name: lora.digest for lora in loras},
         upscaler=upscaler.digest if upscaler else None,
+        hires_upscaler=between.digest if between else None,
         images=dict(images or {}),
     )
 

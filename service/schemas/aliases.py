@@ -12,6 +12,7 @@ SHAPES: Mapping[str, str] = {
     "control": '{"name": "…", "image": "…"}',
     "image_prompts": '{"image": "…"}',
     "upscale": '{"name": "…", "scale": 2}',
+    "hires": '{"scale": 2}',
     "output": '{"format": "png"}',
     "webhook": '{"url": "https://…"}',
 }
@@ -23,6 +24,7 @@ _CONTROL = f"control, such as [{SHAPES['control']}]"
 _IMAGE_PROMPTS = f"image_prompts, such as [{SHAPES['image_prompts']}]"
 
 _UPSCALE = f"upscale, such as {SHAPES['upscale']}"
+_HIRES = f"hires, such as {SHAPES['hires']}"
 
 _GENERATE = {
     # OpenAI, and what follows it
@@ -75,6 +77,13 @@ _GENERATE = {
     "upscaler": _UPSCALE,
     "upscaler_1": _UPSCALE,
     "upscaling_resize": "upscale.scale",
+    "enable_hr": _HIRES,
+    "hires_fix": _HIRES,
+    "hr_scale": "hires.scale",
+    "hr_upscaler": "hires.upscaler",
+    "hr_second_pass_steps": "hires.num_inference_steps",
+    "hr_resize_x": "hires.width",
+    "hr_resize_y": "hires.height",
     "upscale_factor": "upscale.scale",
     "images": "image and reference_images",
     "reference_image": "reference_images",
@@ -134,6 +143,12 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
     "loras": _LORA,
     "control": _CONTROL_ENTRY,
     "image_prompts": {"weight": "scale", "strength": "scale", "model": "name"},
+    "hires": {
+        "denoise": "strength",
+        "denoising_strength": "strength",
+        "steps": "num_inference_steps",
+        "name": "upscaler",
+    },
     "upscale": {"model": "name", "model_name": "name", "upscaler": "name", "factor": "scale"},
     "output": {"type": "format", "compression": "quality", "base64": "inline"},
     "webhook": {"address": "url"},

@@ -33,6 +33,7 @@ from models.spec.field_types import (
     Seed,
     Strength,
 )
+from models.spec.hires import LATENT, STRENGTH
 from models.spec.lora import Expert
 from models.spec.prompt_syntax import PromptSyntax
 from models.spec.refiner import SWITCH, Switch
@@ -328,6 +329,33 @@ class UpscaleRequest(Body):
     less is resized from that. Default: the upscaler's own."""
 
 
+class HiresRequest(Body):
+    """Second pass over each image, as image to image at a larger size."""
+
+    scale: Annotated[float, Field(ge=1, le=8)] | None = None
+    """Sides of the target, relative to `width` and `height`, rounded to the model's multiple.
+    Default: 2, where neither `width` nor `height` is set."""
+    width: Pixels | None = None
+    """Width of the target, in place of `scale`. Default: by `height`."""
+    height: Pixels | None = None
+    """Height of the target, in place of `scale`. Default: by `width`."""
+    upscaler: Name = LATENT
+    """Upscaler between the passes. `latent`: the latents are resized, which needs a `strength` of
+    about 0.5 or more. `lanczos`: the decoded image is resized. Or one of the model's `upscalers`,
+    whose image is resized to the target."""
+    strength: Strength = STRENGTH
+    """Share of the second pass's steps that run: how much is drawn anew."""
+    num_inference_steps: Count | None = None
+    """Number of denoising steps of the second pass, of which `strength` runs a share. Default: the
+    first pass's."""
+
+    @model_validator(mode="after")
+    def _has_one_size(self) -> HiresRequest:
+        if self.scale is not None and (self.width, self.height) != (None, None):
+            raise ValueError("send scale, or width and height, not both")
+        return self
+
+
 class RefinerRequest(Body):
     """Refiner of the model, which takes the last steps."""
 
@@ -462,6 +490,9 @@ class GenerateRequest(Body):
     """Share of `image` to redraw. Default: the model's."""
     loras: Annotated[list[LoraRequest], Field(max_length=MAX_LORAS)] | None = None
     """Adapters (LoRA) by name, each with its scale, all at once: as `diffusers` adds them up."""
+    hires: HiresRequest | None = None
+    """Hires fix: each image is drawn at `width` and `height`, enlarged, and drawn again from that
+    by image to image, in one job. A `refiner` refines the second pass. Default: none."""
     upscale: UpscaleRequest | None = None
     """Upscaler that draws each finished image larger. Default: none."""
     output: OutputRequest | None = None

@@ -16,8 +16,9 @@ from models.spec.prompt_syntax import (
 )
 from models.spec.refiner import FIELD as REFINER
 from service.jobs.model.job import Warned
+from service.validation.case import Case
 from service.validation.loras import scales
-from service.validation.rules import PROMPTS, Case
+from service.validation.rules import PROMPTS
 from service.validation.steps import denoising_steps
 
 LOSSLESS = frozenset({"png", "gif"})

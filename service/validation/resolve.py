@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from models.spec.hires import FIELD as HIRES
+from models.spec.hires import passes
+from models.spec.hires import with_defaults as with_target
 from models.spec.image_files import ImageFile
 from models.spec.image_sizes import size_of_area, within_pixels
 from models.spec.lora import Lora, RequestedLora
@@ -17,9 +20,10 @@ from service.errors.problems import FieldError, Invalid, NotAcceptable
 from service.jobs.model.job import Warned
 from service.schemas.request import MEDIA_TYPES, GenerateRequest, OutputRequest, model_fields
 from service.settings.limits import LimitSettings
+from service.validation.case import Case
 from service.validation.ineffective_fields import all_warnings
 from service.validation.loras import requested
-from service.validation.rules import Case, all_errors
+from service.validation.rules import all_errors
 from service.validation.steps import STEP_LISTS, denoising_steps, listed_steps
 
 IMAGE_FORMATS = ("png", "jpeg", "webp")
@@ -79,17 +83,22 @@ def resolve(
         task=task,
         fields=fields,
         output=output,
-        steps=_steps(fields, spec),
+        steps=sum(steps_of_passes(fields, spec)),
         warnings=all_warnings(case, output),
         loras=requested(given.get("loras", ()), spec, loras),
     )
 
 
-def _steps(fields: Mapping[str, Any], spec: ModelSpec) -> int:
-    one = denoising_steps(
-        fields["num_inference_steps"], fields.get("strength", 1.0), spec.strength_rounds
-    )
-    return int(fields["num_images"] * one)
+def steps_of_passes(fields: Mapping[str, Any], spec: ModelSpec) -> list[int]:
+    """Return the denoising steps of each pass of a resolved request, over all images."""
+    return [
+        int(fields["num_images"])
+        * denoising_steps(
+            one["num_inference_steps"], one.get("strength", 1.0), spec.strength_rounds
+        )
+        for one in passes(fields, spec)
+        if one is not None
+    ]
 
 
 def with_size_of(request: GenerateRequest, image: ImageFile, spec: ModelSpec) -> GenerateRequest:
@@ -130,6 +139,8 @@ def _with_defaults(given: dict[str, Any], spec: ModelSpec, task: Task) -> dict[s
         fields |= {"strength": given["strength"]} if "strength" in given else {}
     if UPSCALE in given:
         fields[UPSCALE] = with_upscaler(given[UPSCALE], spec.upscalers)
+    if HIRES in given and HIRES in spec.fields:
+        fields[HIRES] = with_target(given[HIRES], fields, spec.limits.size_multiple_px)
     if "seed" not in given:
         fields["seed"] = secrets.randbelow(DRAWN_SEEDS)
     return fields

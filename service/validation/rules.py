@@ -6,24 +6,24 @@ Each check holds it against its model's limits and ours, and names every field t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 from models.spec.controls import FIELD as CONTROL
 from models.spec.field_types import MAX_SEED
+from models.spec.hires import FIELD as HIRES
+from models.spec.hires import drawn_size
 from models.spec.image_prompts import FIELD as IMAGE_PROMPTS
 from models.spec.image_prompts import name_of
-from models.spec.lora import Lora
-from models.spec.model_spec import ModelSpec, Task
+from models.spec.model_spec import Task
 from models.spec.prompt_syntax import passages
 from models.spec.quality_presets import EXACT
 from models.spec.request_images import VIDEO_FIELDS
 from models.spec.upscalers import FIELD as UPSCALE
 from models.spec.upscalers import MAX_SIDE_PX, upscaled
 from service.errors.problems import FieldError
-from service.schemas.limits import Bounds, bounds_of, has_no_upscaler, takes_no_loras
-from service.settings.limits import LimitSettings
+from service.schemas.limits import has_no_upscaler, takes_no_loras
+from service.validation.case import Case
+from service.validation.hires import wrong_hires
 from service.validation.loras import wrong_loras
 from service.validation.scheduler_options import wrong_scheduler
 from service.validation.steps import STEP_LISTS, denoising_steps, listed_steps
@@ -47,26 +47,6 @@ PICTURE_WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class Case:
-    """Request under check, with its model and limits."""
-
-    spec: ModelSpec
-    limits: LimitSettings
-    task: Task
-    fields: Mapping[str, Any]
-    """Fields with the defaults filled in."""
-    given: Mapping[str, Any]
-    """Fields that the client has set."""
-    loras: Sequence[Lora] = ()
-    """Adapters that the tenant may name, of any model."""
-
-    @property
-    def bounds(self) -> Bounds:
-        """Bounds of the model and the settings together."""
-        return bounds_of(self.spec.limits, self.limits)
-
-
 Errors = Iterator[FieldError]
 
 
@@ -77,7 +57,7 @@ def all_errors(case: Case) -> list[FieldError]:
 
 def _unserved(case: Case) -> Errors:
     served = case.spec.fields | {"prompt", "seed", "num_images"}
-    for name in sorted(case.given.keys() - served - {"loras", UPSCALE}):
+    for name in sorted(case.given.keys() - served - {"loras", UPSCALE, HIRES}):
         yield FieldError(name, f"the model {case.spec.name!r} does not serve this field")
 
 
@@ -333,15 +313,20 @@ def _wrong_upscale(case: Case) -> Errors:
 
 def _too_large(case: Case, scale: float) -> Errors:
     """Report images that are too large behind an upscaler, once their size is known."""
-    if case.task in case.spec.sized_by_image and not case.given.keys() & {"width", "height"}:
+    if case.waits_for_size:
         return
-    sides = [upscaled(case.fields.get(name, 0), scale) for name in ("width", "height")]
+    sides = [upscaled(side, scale) for side in drawn_size(case.fields)]
     if max(sides) > MAX_SIDE_PX:
         said = f"makes a side of {max(sides)} pixels; {MAX_SIDE_PX} is the most"
         yield FieldError(f"{UPSCALE}.scale", said)
     elif sides[0] * sides[1] > (top := case.bounds.max_upscaled_pixels):
         said = f"makes {sides[0]} x {sides[1]} pixels; {top} is the most"
         yield FieldError(f"{UPSCALE}.scale", said)
+
+
+def _wrong_hires(case: Case) -> Errors:
+    checks = (_wrong_sizes, _unlisted_size, _wrong_counts, _wrong_strength)
+    yield from wrong_hires(case, checks)
 
 
 def _wrong_loras(case: Case) -> Errors:
@@ -375,5 +360,6 @@ _CHECKS: tuple[Callable[[Case], Errors], ...] = (
     _wrong_scheduler,
     _wrong_quality,
     _wrong_upscale,
+    _wrong_hires,
     _wrong_loras,
 )

@@ -70,6 +70,10 @@ MECHANISMS: Mapping[str, Mechanism] = {
         f"{VARIANTS}::test_presets_and_images_go_with_adapters",
     ),
     "upscaler": Mechanism(f"{SUITE}/test_upscaling.py::test_an_image_is_drawn_larger"),
+    "hires fix": Mechanism(
+        f"{SUITE}/test_hires.py::test_two_passes_are_two_requests",
+        absent="it does no image to image with a strength",
+    ),
     "prompt weights": Mechanism(
         f"{SUITE}/test_prompt_weights.py::test_weights_are_seen",
         absent="its encoder is a chat model, whose prompts are sentences",

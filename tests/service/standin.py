@@ -79,7 +79,7 @@ VIDEO = SPEC.model_copy(
         "name": "wan-demo",
         "family": "wan",
         "tasks": ("text-to-video", "image-to-video"),
-        "fields": SPEC.fields - {"sigmas", "strength", "reference_images", "control"}
+        "fields": SPEC.fields - {"sigmas", "strength", "hires", "reference_images", "control"}
         | {"num_frames", "fps", "last_image", "scheduler", "control_video", "mask_video"},
         "defaults": {**SPEC.defaults, "num_frames": 5, "fps": 8},
         "task_defaults": {},

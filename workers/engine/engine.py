@@ -18,19 +18,23 @@ from functools import partial
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from models.interface.image_start import latents_file
 from models.interface.pipeline import Fields, Pipeline, Prepared, PyTree, parted
 from models.parallel.axis_rules import Layout
+from models.spec.hires import FIELD as HIRES
+from models.spec.hires import LANCZOS, LATENT
 from models.spec.upscalers import FIELD as UPSCALE
 from models.upscale.load import LoadedUpscaler
-from service.jobs.model.job import Stage
 from service.tracing import spans
 from service.tracing.span import Attributes
 from workers.engine.adapters import Adapters, LoraFiles, no_files
 from workers.engine.batch_difference import levels
 from workers.engine.errors import EngineDied, GenerationFailed, explained
 from workers.engine.latency_stats import LatencyStats
+from workers.engine.passes import OnStage, Pass, Told, image_file, prepared_passes
 from workers.engine.row import Checked, Row
 from workers.engine.snapshot import RowSnapshot, UnfitSnapshot, check_fit, needed
 from workers.engine.stage_timing import marking, stage
@@ -52,13 +56,10 @@ T = TypeVar("T")
 
 STUCK_S = 1.0
 """Time that a dead engine waits for its last step, which may wait for a device that is gone."""
+LATENTS = "['latents']"
+"""Name of a row's latents among its leaves."""
 LOOK_AGAIN_S = 60.0
 """Pause before a bucket's programs are looked for in files again; a look takes 0.2 ms."""
-
-
-OnStage = Callable[[Stage, float | None], None]
-"""Callback in the event loop: the stage of an image and, of compiling, the expected seconds; None:
-unknown."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,8 @@ class Engine:
             async with self.adapters.held(prepared, "", lambda: None) as placed:
                 few = replace(placed, steps=warmup.first_steps(placed.steps, steps))
                 state = await self._run("encode", self._encode, programs, few)
-                start = Checked(state, 0, 0.0)
-                await self._decode(await self._denoise(programs, few, start, lambda row: None))
+                start, one = Checked(state, 0, 0.0), Pass(fields, {}, few)
+                await self._decode(await self._denoise(programs, one, start, lambda row: None))
         return programs
 
     async def levels(self, fields: Fields) -> int:
@@ -214,34 +215,104 @@ class Engine:
             EngineDied: no image can be made any more by this process.
             StoreError: an adapter's file cannot be fetched now.
         """
-        model = self.pipeline.spec.name
+        told = Told(on_step, on_stage, on_compile, tenant)
         with explained("preparing the request"), spans.span("prepare"):
-            prepared = await self._run("prepare", self.pipeline.prepare, fields, images)
-        on_prepared(prepared)
-        with explained("compiling"), spans.span("compile"):
-            programs = await self._compiled(fields, prepared, on_stage, on_compile)
-        on_wait = partial(on_stage, "loading_adapters", None)
-        with explained("loading adapters"):
-            async with self.adapters.held(prepared, tenant, on_wait) as placed:
-                on_stage("denoising", None)
-                row = await self._draw(programs, placed, begin, on_step)
-        on_stage("decoding", None)
-        with explained("decoding the image"), stage(model, "decode"):
-            pixels, sound = parted(await self._decode(row))
-        drawn = await self._upscaled(fields, pixels, on_stage)
-        around_s = programs.around_s + self.upscalers.seconds(fields.get(UPSCALE), pixels.shape)
+            first, second = await self._run(
+                "prepare", prepared_passes, self.pipeline, fields, images
+            )
+        on_prepared(first.prepared)
+        row = await self._drawn(first, second, fields.get(HIRES), begin, told)
+        pixels, sound = parted(await self._decoded(row, told))
+        drawn = await self._upscaled(fields.get(UPSCALE), pixels, on_stage)
+        around_s = row.programs.around_s
+        around_s += self.upscalers.seconds(fields.get(UPSCALE), pixels.shape)
         return EngineOutput(
             drawn,
-            prepared.seed,
-            row.done,
+            first.prepared.seed,
+            row.image_done,
             row.device_seconds + around_s,
             row.own_seconds + around_s,
             sound,
         )
 
-    async def _upscaled(self, fields: Fields, pixels: np.ndarray, on_stage: OnStage) -> np.ndarray:
+    async def _drawn(
+        self,
+        first: Pass,
+        second: Pass | None,
+        hires: Mapping[str, Any] | None,
+        begin: RowSnapshot | None,
+        told: Told,
+    ) -> Row:
+        """Draw an image to the end of its last pass, or from a snapshot on, in either pass."""
+        if second is None or hires is None:
+            return await self._pass(first, begin, told)
+        if begin is not None and begin.done > second.before:
+            try:
+                return await self._pass(second, begin, told)
+            except UnfitSnapshot as error:
+                log.warning("an image begins anew, its snapshot does not fit: %s", error)
+                begin = None
+        row = await self._pass(first, begin, told)
+        image, around_s = await self._enlarged(row, hires, told)
+        with explained("preparing the second pass"):
+            from_image = partial(second.from_image, self.pipeline, image, row, around_s)
+            second = await self._run("prepare", from_image)
+        return await self._pass(second, None, told)
+
+    async def _pass(self, one: Pass, begin: RowSnapshot | None, told: Told) -> Row:
+        """Denoise one pass.
+
+        Raises: UnfitSnapshot: of a second pass, which cannot begin anew.
+        """
+        with explained("compiling"), spans.span("compile"):
+            programs = await self._compiled(
+                one.fields, one.prepared, told.on_stage, told.on_compile
+            )
+        on_wait = partial(told.on_stage, "loading_adapters", None)
+        with explained("loading adapters"):
+            async with self.adapters.held(one.prepared, told.tenant, on_wait) as placed:
+                told.on_stage("denoising", None)
+                return await self._draw(
+                    programs, replace(one, prepared=placed), begin, told.on_step
+                )
+
+    async def _enlarged(
+        self, row: Row, hires: Mapping[str, Any], told: Told
+    ) -> tuple[bytes, float]:
+        """Return what the second pass begins with, and the device-seconds that it took.
+
+        The second pass resizes it to its own size.
+        """
+        encode_s = row.programs.encode_times.median or 0.0
+        if hires["upscaler"] == LATENT:
+            with explained("enlarging the latents"):
+                return await self._run("keep", self._latents_file, row), encode_s
+        pixels, _ = parted(await self._decoded(row, told))
+        around_s = row.programs.around_s
+        if hires["upscaler"] != LANCZOS:
+            asked = {
+                "name": hires["upscaler"],
+                "scale": self.upscalers.loaded(hires["upscaler"]).spec.scale,
+            }
+            around_s += self.upscalers.seconds(asked, pixels.shape)
+            pixels = await self._upscaled(asked, pixels, told.on_stage)
+        return await self._run("prepare", image_file, pixels), around_s
+
+    def _latents_file(self, row: Row) -> bytes:
+        leaves = self._launcher.leaves(row.known)
+        latents = jnp.asarray(self._launcher.fetch(leaves[LATENTS]))
+        shapes = row.programs.row.result()
+        return latents_file(np.asarray(self.pipeline.spatial({**shapes, "latents": latents})))
+
+    async def _decoded(self, row: Row, told: Told) -> PyTree:
+        told.on_stage("decoding", None)
+        with explained("decoding the image"), stage(self.pipeline.spec.name, "decode"):
+            return await self._decode(row)
+
+    async def _upscaled(
+        self, asked: Mapping[str, Any] | None, pixels: np.ndarray, on_stage: OnStage
+    ) -> np.ndarray:
         """Draw an image larger, where that is asked for; between tiles it may be canceled."""
-        asked = fields.get(UPSCALE)
         if not asked:
             return pixels
         on_stage("upscaling", None)
@@ -254,20 +325,21 @@ class Engine:
     async def _draw(
         self,
         programs: BucketPrograms,
-        prepared: Prepared,
+        one: Pass,
         begin: RowSnapshot | None,
         on_step: Callable[[Row], None],
     ) -> Row:
         """Encode a request and denoise it to its end, or from a snapshot on."""
-        model = self.pipeline.spec.name
+        model, prepared = self.pipeline.spec.name, one.prepared
         with explained("encoding the prompt"):
             with stage(model, "encode"):
                 state = await self._run("encode", self._encode, programs, prepared)
-            start = Checked(state, 0, 0.0)
+            start = Checked(state, 0, one.device_seconds)
             if begin is not None:
-                start = await self._run("encode", self._take_up, programs, prepared, start, begin)
+                start = await self._run("encode", self._take_up, programs, one, start, begin)
+                one = replace(one, earlier_s=start.device_seconds)
         with explained("denoising"), stage(model, "denoise") as span:
-            row = await self._denoise(programs, prepared, start, marking(span, on_step))
+            row = await self._denoise(programs, one, start, marking(span, on_step))
             span.set(span_attributes(row, start))
         return row
 
@@ -386,7 +458,7 @@ class Engine:
     def _fetch(self, checked: Checked, row: Row) -> RowSnapshot:
         leaves = self._leaves_to_keep(row, checked.state).items()
         copied = {name: self._launcher.fetch(leaf) for name, leaf in leaves}
-        return RowSnapshot(checked.done, checked.device_seconds, copied)
+        return RowSnapshot(row.before + checked.done, checked.device_seconds, copied)
 
     def _leaves_to_keep(self, row: Row, state: PyTree) -> dict[str, jax.Array]:
         names = needed(row.programs.changes(row.steps), self.batching.is_exact)
@@ -409,14 +481,20 @@ class Engine:
         return await self._run(stage, pixels, row.known)
 
     def _take_up(
-        self, programs: BucketPrograms, prepared: Prepared, start: Checked, snapshot: RowSnapshot
+        self, programs: BucketPrograms, one: Pass, start: Checked, snapshot: RowSnapshot
     ) -> Checked:
-        """Return where the image begins: after the steps done before, if they were its own."""
-        row = self._launcher.leaves(start.state)
+        """Return where the image begins: after the steps done before, if they were its own.
+
+        Raises: UnfitSnapshot: they were not, and a second pass cannot begin without its first.
+        """
+        row, steps = self._launcher.leaves(start.state), one.prepared.steps
+        snapshot = replace(snapshot, done=snapshot.done - one.before)
         try:
-            names = needed(programs.changes(prepared.steps), self.batching.is_exact)
-            check_fit(snapshot, row, names, len(prepared.steps))
+            names = needed(programs.changes(steps), self.batching.is_exact)
+            check_fit(snapshot, row, names, len(steps))
         except UnfitSnapshot as error:
+            if one.before:
+                raise
             log.warning("an image begins anew, its snapshot does not fit: %s", error)
             return start
         state = self._launcher.wait(self._launcher.restore(start.state, snapshot.leaves))
@@ -425,7 +503,7 @@ class Engine:
     async def _denoise(
         self,
         programs: BucketPrograms,
-        prepared: Prepared,
+        one: Pass,
         start: Checked,
         on_step: Callable[[Row], None],
     ) -> Row:
@@ -440,12 +518,16 @@ class Engine:
 
         row = Row(
             programs,
-            prepared.steps,
+            one.prepared.steps,
             start.state,
             on_step=report,
             on_end=hand_over,
             done=start.done,
+            before=one.before,
+            after=one.after,
+            after_work=one.after_work,
             device_seconds=start.device_seconds,
+            earlier_s=one.earlier_s,
         )
         if row.all_sent:
             return row

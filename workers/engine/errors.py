@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from models.interface.pipeline import RequestError
 from service.jobs.model.job import JobError
 from service.jobs.storage.errors import StoreError
+from workers.engine.snapshot import UnfitSnapshot
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 """Spelling of XLA, on every platform."""
@@ -54,11 +55,11 @@ def generation_failed(error: Exception, doing: str) -> GenerationFailed:
 def explained(doing: str) -> Iterator[None]:
     """Turn errors inside into the failure of one image, but for those that say more than that.
 
-    Raises: GenerationFailed; EngineDied and StoreError as they are.
+    Raises: GenerationFailed; EngineDied, StoreError and UnfitSnapshot as they are.
     """
     try:
         yield
-    except (EngineDied, GenerationFailed, StoreError):
+    except (EngineDied, GenerationFailed, StoreError, UnfitSnapshot):
         raise
     except Exception as error:
         raise generation_failed(error, doing) from error

@@ -46,6 +46,14 @@ class Row:
     """Grows with each return to `known`: what was sent for before that no longer counts."""
     seated: int = 0
     """The ticket that was drawn when it got its slot."""
+    before: int = 0
+    """Steps of the image before this row's, in an earlier pass."""
+    after: int = 0
+    """Steps of the image behind this row's, in a later pass."""
+    after_work: float = 0.0
+    """Those steps as a multiple of one of this row's."""
+    earlier_s: float = 0.0
+    """Device-seconds of the image in earlier claims."""
     ticket: int = 0
     """Drawn anew with each step that is sent; the lowest goes first."""
     alone: bool = False
@@ -62,14 +70,23 @@ class Row:
     """Conditions of the next steps, where they were computed."""
 
     def __post_init__(self) -> None:
-        self._before_s = self.device_seconds
         self.state, self.sent = self.known, self.done
         self.checked = Checked(self.known, self.done, self.device_seconds)
 
     @property
     def own_seconds(self) -> float:
         """Device-seconds without those of earlier claims."""
-        return self.device_seconds - self._before_s
+        return self.device_seconds - self.earlier_s
+
+    @property
+    def image_done(self) -> int:
+        """Steps of the image that are done, over all its passes."""
+        return self.before + self.done
+
+    @property
+    def image_steps(self) -> int:
+        """Steps of the image, over all its passes."""
+        return self.before + len(self.steps) + self.after
 
     @property
     def all_sent(self) -> bool:

@@ -221,7 +221,7 @@ class StepLoop:
 
     def _advance(self, row: Row, state: PyTree, is_finite: bool, device_seconds: float) -> None:
         if not is_finite:
-            self._end(row, non_finite(row.done + 1, len(row.steps)))
+            self._end(row, non_finite(row.image_done + 1, row.image_steps))
             return
         row.advance(state, device_seconds)
         row.on_step(row)
@@ -237,7 +237,7 @@ class StepLoop:
             log.warning("a step of %d rows failed: %s", batch.batch_layout.size, error)
         for row in rows:
             if row.alone:
-                self._end(row, generation_failed(error, f"in step {row.done + 1}"))
+                self._end(row, generation_failed(error, f"in step {row.image_done + 1}"))
             else:
                 row.rewind()
 

@@ -137,6 +137,10 @@ class Upscalers:
         """Seconds that an image takes, undisturbed; 0 where none is asked for."""
         return self._programs[asked["name"]].seconds(*shape[:2]) if asked else 0.0
 
+    def loaded(self, name: str) -> LoadedUpscaler:
+        """Return an upscaler."""
+        return self._programs[name].loaded
+
     def rows(self, layout: str, devices: int) -> dict[CostKey, CostRow]:
         """Return what a tile of each takes, as a bucket of its own."""
         return {

@@ -1,4 +1,7 @@
-"""Pace: how long an image still takes, by the steps that it has done here."""
+"""Pace: how long an image still takes, by the steps of its pass that it has done here.
+
+Those of a later pass are taken to last as long as theirs are of more pixels.
+"""
 
 from __future__ import annotations
 
@@ -32,4 +35,5 @@ class Eta:
         done = self.row.done - self.first
         if not done:
             return None
-        return (self.latest - self.begun_at) / done * (len(self.row.steps) - self.row.done)
+        left = len(self.row.steps) - self.row.done + self.row.after_work
+        return (self.latest - self.begun_at) / done * left

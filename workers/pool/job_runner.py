@@ -209,8 +209,10 @@ class JobRunner:
             fields.pop("loras", None)
 
         def on_step(row: Row) -> None:
-            self.places.step(number, len(row.steps) - row.done)
-            self._paces.setdefault(number, Eta(row)).step()
+            self.places.step(number, row.image_steps - row.image_done)
+            if number not in self._paces or self._paces[number].row is not row:
+                self._paces[number] = Eta(row)
+            self._paces[number].step()
             self.bill.step(number, row)
             self._snapshots.step(number, row)
             self._progress.step(number, row)

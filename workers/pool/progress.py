@@ -63,7 +63,7 @@ class Progress:
 
     def step(self, picture: int, row: Row) -> None:
         """Count one image's step. To be called in the event loop."""
-        self._done[picture] = row.done
+        self._done[picture] = row.image_done
         self._latest = row
         self._news.set()
 
@@ -104,7 +104,7 @@ class Progress:
 
     async def _tell(self, row: Row | None) -> bool:
         """False: the claim is no longer ours."""
-        steps = len(row.steps) * len(self._done) if row else self._claim.job.steps
+        steps = row.image_steps * len(self._done) if row else self._claim.job.steps
         preview = await self._preview(row) if row else None
         done, doing = list(self._done), self._now_doing
         try:
@@ -123,7 +123,7 @@ class Progress:
             return False
         if time.monotonic() - self._previewed_at >= self._preview_every_s:
             return True
-        steps = len(row.steps) * len(self._done)
+        steps = row.image_steps * len(self._done)
         return is_due(self._claim.job.previews, self._previews, sum(self._done), steps)
 
     async def _preview(self, row: Row) -> str | None:

@@ -96,7 +96,7 @@ class Snapshots:
         """Take a snapshot of an image after a step if that pays."""
         if row.canceled:
             return
-        if number not in self._rows:
+        if self._rows.get(number) is not row:
             self._meet(number, row)
         is_idle, size = (
             not (number in self._under_way or self._snapshot_store.rests),
@@ -109,7 +109,7 @@ class Snapshots:
     def _meet(self, number: int, row: Row) -> None:
         self._rows[number] = row
         self._sizes[number] = self._snapshot_store.engine.snapshot_bytes(row)
-        if number in self._kept and row.done <= self._kept[number].step:
+        if number in self._kept and row.image_done <= self._kept[number].step:
             del self._kept[number]  # it did not fit, and the engine began anew
 
     async def finish(self, snapshot: Snapshot) -> None:
@@ -130,7 +130,7 @@ class Snapshots:
     def are_complete(self) -> bool:
         """Return whether all that is done is kept."""
         kept = {number: snapshot.step for number, snapshot in self._kept.items()}
-        return all(kept.get(number, 0) >= row.done for number, row in self._rows.items())
+        return all(kept.get(number, 0) >= row.image_done for number, row in self._rows.items())
 
     def go_on(self) -> None:
         """Undo `put_aside`."""

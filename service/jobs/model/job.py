@@ -152,6 +152,16 @@ class Detail(BaseModel):
     """Expected duration of compiling; None: unknown."""
 
 
+class SecondPass(BaseModel):
+    """Second pass of a job with hires fix, which has another size than the first."""
+
+    model_config = ConfigDict(frozen=True)
+
+    bucket: str
+    steps: int
+    """Denoising steps, over all images of the job."""
+
+
 class Job(BaseModel):
     """Accepted request. Times are seconds since the epoch, by Redis's clock."""
 
@@ -181,6 +191,8 @@ class Job(BaseModel):
     step: int = 0
     steps: int = 0
     """Denoising steps done and to do, over all images of the job."""
+    second_pass: SecondPass | None = None
+    """Bucket and share of `steps` of a second pass; None: it has one pass."""
     attempts: int = 0
     """Number of claims by pools."""
     pool: str | None = None
@@ -199,7 +211,7 @@ class Job(BaseModel):
     max_compiling: int | None = None
     """Jobs of its tenant that may be compiled for at the same time; None: any."""
     tail_s: float = Field(default=0.0, ge=0)
-    """Part of `cost` and `run_s` that comes behind the decoding: upscaling."""
+    """Part of `cost` and `run_s` that is upscaling."""
     run_s: float | None = None
     """Seconds that it would take alone on the fastest pool, compiled; None: not known."""
     weight: float = Field(default=1.0, gt=0)
@@ -213,6 +225,17 @@ class Job(BaseModel):
     """Number of previews that its client has asked for, however short it is."""
     traceparent: str | None = None
     """The span of the request that it came with, as W3C Trace Context writes it."""
+
+    def passes(self, done: int = 0) -> tuple[tuple[str, int], ...]:
+        """Return bucket and steps to do of each pass, over all images, after so many steps."""
+        later = self.second_pass
+        if later is None:
+            return ((self.bucket, self.steps - done),)
+        first = self.steps - later.steps
+        return (
+            (self.bucket, max(0, first - done)),
+            (later.bucket, later.steps - max(0, done - first)),
+        )
 
 
 def new_job_id() -> str:

@@ -27,6 +27,7 @@ STRUCTURES = frozenset(
         "snapshots",
         "deaths",
         "detail",
+        "second_pass",
     )
 )
 """Fields of a job that are stored as JSON."""

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from statistics import median
 from typing import NamedTuple
 
@@ -110,6 +110,16 @@ class Cost:
             decode_s=self.decode_s + tail_s,
         )
 
+    def then(self, other: Cost) -> Cost:
+        """Return the cost of one pass and then another."""
+        return Cost(
+            seconds=self.seconds + other.seconds,
+            device_seconds=self.device_seconds + other.device_seconds,
+            decode_s=other.decode_s,
+            scaled=min(self.scaled, other.scaled),
+            at=min(self.at, other.at),
+        )
+
     @property
     def stands_s(self) -> float:
         """Lifetime without a new measurement."""
@@ -184,6 +194,12 @@ class CostTable:
         there = self._ready & self.timings.keys()
         costs = [self.predict_on(name, bucket, steps, images) for name in there or self.timings]
         return min((cost for cost in costs if cost), key=lambda cost: cost.seconds, default=None)
+
+    def predict_passes(self, passes: Iterable[tuple[str, int]], images: int) -> Cost | None:
+        """Predict the cost of a job of one or several passes, each of a bucket and its steps."""
+        costs = [self.predict(bucket, steps, images) for bucket, steps in passes]
+        known = [cost for cost in costs if cost]
+        return reduce(Cost.then, known) if len(known) == len(costs) else None
 
     def predict_on(self, layout: str, bucket: str, steps: int, images: int) -> Cost | None:
         """Run `predict` on the pools of one layout."""

@@ -145,8 +145,7 @@ class WaitEstimator:
         load, found = self._load(job, 0), self._pools.get(job.pool or "")
         if load is None or found is None:
             return None
-        done = min(1.0, job.step / max(1, job.steps))
-        cost = self._cost(job, 0)
+        cost, done = self._cost(job, 0), self._done(job)
         decode_s = cost.decode_s if cost else 0.0
         left_s = remaining_s(load, done, decode_s, found, self._servers.busy)
         return compiling_s(job, self.look.now) + left_s
@@ -262,8 +261,17 @@ class WaitEstimator:
         return min(urgent.jobs, credit_s * urgent.jobs / max(urgent.seconds, 1e-9) + 0.5)
 
     def _cost(self, job: Job, done: int) -> Cost | None:
-        cost = self._table.predict(job.bucket, job.steps - done, job.images)
+        cost = self._table.predict_passes(job.passes(done), job.images)
         return cost and cost.longer(job.tail_s)
+
+    def _done(self, job: Job) -> float:
+        """Return the share of a job's steps that is done, by the time that they take."""
+        share = min(1.0, job.step / max(1, job.steps))
+        if job.second_pass is None or job.step > job.steps:
+            return share
+        costs = [self._cost(job, done) for done in (0, job.step, job.steps)]
+        whole, left, none = (cost.seconds if cost else 0.0 for cost in costs)
+        return (whole - left) / (whole - none) if whole > none else share
 
     def _load(self, job: Job, done: int) -> Load | None:
         """Load of a job after so many steps, by what is known now, or was known when it was put."""

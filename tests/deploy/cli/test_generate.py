@@ -22,7 +22,7 @@ def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
     given += ["--pose-video", picture, "--face-video", picture, "--background-video", picture]
     given += ["--num-frames", 17, "--guidance-2", 3.0, "--guidance-rescale", 0.7]
     given += ["--scheduler", "unipc,flow_shift=3.0,solver_type=bh2,lower_order_final=false"]
-    given += ["--upscale", "photo,scale=2"]
+    given += ["--upscale", "photo,scale=2", "--hires", "scale=1.5,upscaler=photo"]
     given += ["--quality", "fast", "-o", tmp_path / "clip.webm"]
     args = atelier.parser().parse_args(["generate", "a star", *map(str, given)])
     assert body_of(args) == {
@@ -41,6 +41,7 @@ def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
         "mask_video": "eA==",
         "conditioning_scale": [0.5],
         "upscale": {"name": "photo", "scale": 2},
+        "hires": {"scale": 1.5, "upscaler": "photo"},
         "fps": 8,
         "num_frames": 17,
         "guidance_scale_2": 3.0,

@@ -8,6 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from models.spec.model_spec import ModelSpec
+from service.jobs.model.job import Job, SecondPass
 from service.jobs.queue import Queue
 from service.jobs.redis.keys import PREFIX
 from service.jobs.scheduling.cost_model import (
@@ -286,3 +287,22 @@ def test_loading_counts_what_the_best_pool_lacks() -> None:
     assert table.load_s(["rare", "other"]) == 0.4
     assert table.load_s([]) == 0
     assert CostTable().load_s(["ink"]) == 0, "nobody is there to tell"
+
+
+def test_passes_are_predicted_one_after_the_other() -> None:
+    """Each by its own bucket; what is behind the last step is the last one's."""
+    costs = CostTable(
+        rows={
+            CostKey(SMALL, "a", 1): CostRow(step_s=1, encode_s=0.5, decode_s=0.25),
+            CostKey(LARGE, "a", 1): CostRow(step_s=4, encode_s=1, decode_s=2),
+        }
+    )
+    job = Job(
+        id="x", model="toy", bucket=SMALL, steps=10, second_pass=SecondPass(bucket=LARGE, steps=4)
+    )
+    cost = costs.predict_passes(job.passes(), 1)
+    assert cost and (cost.seconds, cost.decode_s) == (6 * 1 + 4 * 4 + 3.75, 2)
+    left = costs.predict_passes(job.passes(7), 1)
+    assert left and left.seconds == 3 * 4 + 3.75
+    unknown = Job(id="x", model="toy", bucket="odd", steps=1, second_pass=job.second_pass)
+    assert costs.predict_passes(unknown.passes(), 1) is None

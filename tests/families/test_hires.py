@@ -1,0 +1,138 @@
+"""Hires fix in every family that draws image to image: two passes, as two requests would draw."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from models.interface.image_start import latents_file
+from models.parallel.axis_rules import Layout
+from models.spec.hires import TASK, with_defaults
+from tests.families.suite import EVERY, loaded
+from tests.families.test_upscaling import drawn_larger, settings
+from workers.engine.engine import Engine
+from workers.engine.passes import image_file
+from workers.engine.row import Row
+from workers.engine.snapshot import RowSnapshot
+from workers.loading.upscalers import load_upscalers
+
+Fields = dict[str, Any]
+FIRST, SECOND = 4, 5
+"""Steps of the passes, of the second one before `strength`."""
+
+
+@pytest.fixture(scope="module")
+def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return EVERY[family].least(tmp_path_factory.mktemp("least") / family)
+
+
+@pytest.fixture
+async def engine(family: str, folder: Path, layout: Layout) -> AsyncIterator[Engine]:
+    pipeline = loaded(family, folder, "float32")
+    found = load_upscalers(settings(family, folder), pipeline, jax.devices()[0])
+    engine = Engine(pipeline, layout, slots=4, upscalers=found)
+    yield engine
+    engine.close()
+
+
+def plain(family: str, engine: Engine) -> Fields:
+    asked = {**EVERY[family].least_request, "seed": 1, "num_inference_steps": FIRST}
+    return {**engine.pipeline.spec.defaults, **asked}
+
+
+def with_hires(fields: Fields, engine: Engine, upscaler: str) -> Fields:
+    multiple = engine.pipeline.spec.limits.size_multiple_px
+    asked = {"scale": 1.6, "upscaler": upscaler, "num_inference_steps": SECOND}
+    return {**fields, "hires": with_defaults(asked, fields, multiple)}
+
+
+def second(fields: Fields, engine: Engine) -> Fields:
+    """The request of image to image that the second pass is."""
+    own = {name: value for name, value in fields["hires"].items() if name != "upscaler"}
+    defaults = engine.pipeline.spec.task_defaults.get(TASK, {})
+    return {**defaults, **{k: v for k, v in fields.items() if k != "hires"}, **own}
+
+
+async def first_latents(engine: Engine, fields: Fields, images: Mapping[str, bytes]) -> bytes:
+    """What the first pass ends with."""
+    rows: list[Row] = []
+    without = {name: value for name, value in fields.items() if name != "refiner"}
+    await engine.generate(without, images, on_step=rows.append)
+    return latents_file(np.asarray(engine.pipeline.spatial(rows[-1].known)))
+
+
+async def test_two_passes_are_two_requests(family: str, engine: Engine) -> None:
+    """By each kind of upscaler, together and alone, and from a snapshot in either pass.
+
+    A snapshot of the second pass that does not fit is as none.
+    """
+    fields, images = plain(family, engine), EVERY[family].images
+    if "hires" not in engine.pipeline.spec.fields:
+        spec = engine.pipeline.spec
+        assert TASK not in spec.tasks or "strength" not in spec.fields
+        return
+    if "mask_image" in images:
+        pytest.skip("hires fix draws all of the image anew")
+    asked = [with_hires(fields, engine, name) for name in ("latent", "lanczos", "twice")]
+    kept: dict[int, RowSnapshot] = {}
+    told: list[tuple[int, int]] = []
+    taking: list[asyncio.Task[None]] = []
+
+    async def keep(row: Row) -> None:
+        snapshot = await engine.take_snapshot(row)
+        kept[snapshot.done] = snapshot
+
+    def on_step(row: Row) -> None:
+        told.append((row.image_done, row.image_steps))
+        taking.append(asyncio.ensure_future(keep(row)))
+
+    together = await asyncio.gather(
+        engine.generate(asked[0], images, on_step=on_step),
+        engine.generate(asked[1], images),
+        engine.generate(asked[2], images),
+        engine.generate({**second(asked[1], engine), "seed": 2}, {**images, "image": square()}),
+    )
+    await asyncio.gather(*taking)
+    by_hand = [
+        await first_latents(engine, fields, images),
+        *await first_images(engine, fields, images),
+    ]
+    for found, request, image in zip(together, asked, by_hand, strict=False):
+        expected = await engine.generate(second(request, engine), {**images, "image": image})
+        assert np.array_equal(found.pixels, expected.pixels)
+        target = request["hires"]
+        assert found.pixels.shape == (target["height"], target["width"], 3)
+    pictures = [one.pixels for one in together]
+    assert not np.array_equal(pictures[0], pictures[1])
+    assert not np.array_equal(pictures[1], pictures[2])
+    steps = together[0].steps
+    assert told == [(done, steps) for done in range(1, steps + 1)]
+    assert FIRST < steps <= FIRST + SECOND
+    broken = replace(kept[max(kept)], leaves={"['latents']": np.zeros((1, 1), np.float32)})
+    anew = await engine.generate(asked[0], images, begin=broken)
+    assert np.array_equal(anew.pixels, pictures[0]), "it begins with its first pass"
+    for done in {1, FIRST, FIRST + 1, steps} & kept.keys():
+        resumed = await engine.generate(asked[0], images, begin=kept[done])
+        assert np.array_equal(resumed.pixels, pictures[0]), done
+        assert resumed.own_seconds < resumed.device_seconds
+
+
+def square() -> bytes:
+    return image_file(np.full((8, 8, 3), 99, np.uint8))
+
+
+async def first_images(
+    engine: Engine, fields: Fields, images: Mapping[str, bytes]
+) -> tuple[bytes, bytes]:
+    """The first pass's image, and the same by the upscaler."""
+    without = {name: value for name, value in fields.items() if name != "refiner"}
+    image = (await engine.generate(without, images)).pixels
+    one = engine.upscalers.loaded("twice")
+    return image_file(image), image_file(drawn_larger(one, image, 2))

@@ -1,0 +1,145 @@
+"""A request's `hires`: what is filled in, how many steps it makes, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from models.spec.model_spec import ModelSpec, Size, Sizes
+from models.spec.upscalers import Upscaler
+from service.settings.limits import LimitSettings
+from tests.service.standin import SPEC, VIDEO
+from tests.service.validation.test_resolve import INPAINTING, resolved, wrong_fields
+from workers.loading.upscalers import with_upscalers
+
+WITH_UPSCALER = with_upscalers(SPEC, {"photo": Upscaler(scale=4, tile=64)})
+ROUNDED_DOWN = SPEC.model_copy(update={"strength_rounds": "down"})
+SMALL = {"width": 64, "height": 48}
+
+
+@pytest.mark.parametrize(
+    ("asked", "size"),
+    [
+        ({}, (128, 96)),
+        ({"scale": 1.5}, (96, 80)),  # 72, between two multiples of 16: half to even
+        ({"scale": 1}, (64, 48)),
+        ({"width": 128}, (128, 96)),
+        ({"height": 96}, (128, 96)),
+        ({"width": 96, "height": 80}, (96, 80)),
+        ({"width": 96, "height": 64}, (96, 64)),
+    ],
+)
+def test_the_targets_size(asked: dict[str, Any], size: tuple[int, int]) -> None:
+    found = resolved(SPEC, **SMALL, hires=asked).fields["hires"]
+    assert (found["width"], found["height"]) == size
+
+
+def test_the_rest_is_filled_in() -> None:
+    request = resolved(SPEC, **SMALL, num_inference_steps=10, hires={})
+    assert request.fields["hires"] == {
+        "width": 128,
+        "height": 96,
+        "upscaler": "latent",
+        "strength": 0.7,
+        "num_inference_steps": 10,
+    }
+    assert "hires" not in resolved(SPEC).fields
+
+
+@pytest.mark.parametrize(
+    ("spec", "hires", "steps"),
+    [
+        (SPEC, {}, 10 + 7),
+        (SPEC, {"strength": 0.45}, 10 + 5),
+        (ROUNDED_DOWN, {"strength": 0.45}, 10 + 4),
+        (SPEC, {"num_inference_steps": 20, "strength": 0.5}, 10 + 10),
+        (SPEC, {"strength": 1}, 10 + 10),
+    ],
+)
+def test_steps_of_both_passes_count(spec: ModelSpec, hires: dict[str, Any], steps: int) -> None:
+    request = resolved(spec, **SMALL, num_images=2, num_inference_steps=10, hires=hires)
+    assert request.steps == 2 * steps
+
+
+def test_a_first_pass_may_begin_with_an_image() -> None:
+    request = resolved(
+        SPEC, **SMALL, image="x", strength=0.5, num_inference_steps=10, hires={"strength": 0.3}
+    )
+    assert (request.task, request.steps) == ("image-to-image", 5 + 3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields", "field", "said"),
+    [
+        (VIDEO, {}, "hires", "does no image to image with a strength"),
+        (
+            SPEC.model_copy(update={"fields": SPEC.fields - {"strength", "hires"}}),
+            {},
+            "hires",
+            "does no image to image",
+        ),
+        (INPAINTING, {"image": "x", "mask_image": "x"}, "hires", "draws all of the image anew"),
+        (SPEC, {"hires": {"upscaler": "photo"}}, "hires.upscaler", "must be latent or lanczos"),
+        (
+            WITH_UPSCALER,
+            {"hires": {"upscaler": "other"}},
+            "hires.upscaler",
+            "must be latent or lanczos or photo",
+        ),
+        (SPEC, {"hires": {"scale": 8}}, "hires.scale", "must be 32 to 256 pixels"),
+        (SPEC, {"hires": {"width": 512}}, "hires.width", "must be 32 to 256 pixels"),
+        (SPEC, {"hires": {"height": 100}}, "hires.height", "multiple of 16"),
+        (SPEC, {"hires": {"scale": 3}}, "hires.scale", "must be 16384 pixels at most"),
+        (SPEC, {"hires": {"width": 48}}, "hires.width", "must be 64 at least"),
+        (
+            SPEC,
+            {"hires": {"width": 128, "height": 128}},
+            "hires.height",
+            "has other proportions than the first pass",
+        ),
+        (SPEC, {"hires": {"num_inference_steps": 51}}, "hires.num_inference_steps", "50 at most"),
+        (
+            ROUNDED_DOWN,
+            {"hires": {"strength": 0.1}},
+            "hires.strength",
+            "leaves none of the 4 steps",
+        ),
+        (SPEC, {"sigmas": [1.0, 0.5]}, "hires", "leave it out, or sigmas"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(
+    spec: ModelSpec, fields: dict[str, Any], field: str, said: str
+) -> None:
+    wrong = wrong_fields(spec, **{**SMALL, "hires": {}, **fields})
+    assert wrong.keys() == {field}
+    assert said in wrong[field]
+
+
+def test_upscalers_of_the_model_are_taken() -> None:
+    fields = resolved(WITH_UPSCALER, **SMALL, hires={"upscaler": "photo"}).fields
+    assert fields["hires"]["upscaler"] == "photo"
+
+
+def test_a_target_has_to_be_listed_where_sizes_are() -> None:
+    listed = (Size(**SMALL), Size(width=128, height=96))
+    spec = SPEC.model_copy(update={"sizes": Sizes(mode="listed", listed=listed)})
+    assert resolved(spec, **SMALL, hires={"scale": 2}).steps == 4 + 3
+    wrong = wrong_fields(spec, **SMALL, hires={"scale": 1.5})
+    assert wrong.keys() == {"hires.scale"}
+    assert "serves these sizes alone" in wrong["hires.scale"]
+
+
+def test_what_is_upscaled_is_the_second_passs_image() -> None:
+    limits = LimitSettings(max_upscaled_pixels=128 * 96 * 4)
+    fields = {**SMALL, "hires": {}, "upscale": {"name": "photo", "scale": 2.1}}
+    wrong = wrong_fields(WITH_UPSCALER, limits, **fields)
+    assert wrong == {"upscale.scale": "makes 269 x 202 pixels; 49152 is the most"}
+
+
+def test_the_size_of_an_image_is_waited_for() -> None:
+    """Before it is known, the model's own may be larger than what will be drawn."""
+    spec = SPEC.model_copy(update={"sized_by_image": ("image-to-image",)})
+    asked = {"image": "x", "hires": {"scale": 2.1}}
+    assert resolved(spec, **asked).task == "image-to-image"
+    assert wrong_fields(spec, width=96, height=64, **asked).keys() == {"hires.scale"}

@@ -1,0 +1,96 @@
+"""A pool as a process, that is killed in the first or in the second pass of hires fix."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.jobs.model.job import Job, JobState, new_job_id
+from service.jobs.queue import Queue
+from tests.workers.flux import REQUEST
+from tests.workers.jobs import ended
+from tests.workers.polling import until
+from tests.workers.pool.test_process import SETTINGS, reaped, toml
+from tests.workers.pool_process import PoolProcess
+
+__all__ = ["reaped"]
+
+FIRST, SECOND, SIDE = 400, 300, 32
+"""Steps of each pass, and sides of the first one."""
+
+
+@pytest.fixture
+def pools(
+    tmp_path: Path, redis_url: str, flux_folder: Path, state_dir: Path
+) -> Iterator[list[PoolProcess]]:
+    """Three pools, of which one is left in the end."""
+    warmup = {"width": SIDE, "height": SIDE, "max_sequence_length": REQUEST["max_sequence_length"]}
+    sections = {
+        "": {"state_dir": str(state_dir)},
+        "redis": {"url": redis_url},
+        "queue": {"lease_s": SETTINGS.lease_s},
+        "models.flux": {"source": str(flux_folder), "dtype": "float32", "defaults": warmup},
+        "pools.flux": {"model": "flux", "slots": 1, "snapshot_share": 0.5},
+    }
+    config = tmp_path / "atelier.toml"
+    config.write_text("".join(toml(name, values) for name, values in sections.items()))
+    started = [PoolProcess(config, tmp_path / f"pool-{number}.log") for number in range(3)]
+    yield [*started]
+    for pool in started:
+        pool.end()
+
+
+async def put(queue: Queue) -> Job:
+    hires = {
+        "width": 2 * SIDE,
+        "height": 2 * SIDE,
+        "upscaler": "latent",
+        "strength": 1.0,
+        "num_inference_steps": SECOND,
+    }
+    size = {"width": SIDE, "height": SIDE, "num_inference_steps": FIRST}
+    request = {**REQUEST, **size, "hires": hires, "output": {"format": "png"}}
+    job = Job(id=new_job_id(), model="flux", bucket="one", request=request, steps=FIRST + SECOND)
+    await queue.put(job)
+    return job
+
+
+async def is_kept_in(queue: Queue, job: Job, second: bool) -> bool:
+    """Whether a snapshot was taken in that pass."""
+    now = await queue.get(job.id)
+    if now is None or not now.snapshots:
+        return False
+    step = now.snapshots[0].step
+    return step > FIRST if second else 0 < step < FIRST
+
+
+@pytest.mark.timeout(900)
+async def test_another_pool_goes_on_in_the_pass_that_was_broken_off(
+    pools: list[PoolProcess], reaped: Queue
+) -> None:
+    """Killed once in each pass, the job has the pixels of one that was left alone."""
+    for pool in pools:
+        await pool.ready()
+    whole = await ended(reaped, await put(reaped))
+    assert whole.state == JobState.SUCCEEDED, whole.error
+    assert (whole.step, whole.usage.steps) == (FIRST + SECOND, FIRST + SECOND)
+    assert [(one.width, one.height) for one in whole.outputs] == [(2 * SIDE, 2 * SIDE)]
+    for second in (False, True):
+        job = await put(reaped)
+        await until(lambda job=job, second=second: is_kept_in(reaped, job, second))
+        now = await reaped.get(job.id)
+        assert now is not None
+        victim = next(pool for pool in pools if str(now.pool) in pool.said)
+        victim.send(signal.SIGKILL)
+        pools.remove(victim)
+        job = await ended(reaped, job)
+        assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2), job.error
+        lines = [line for pool in pools for line in pool.said.splitlines()]
+        [line] = [line for line in lines if f"of {job.id} goes on after step" in line]
+        assert (int(line.split()[-1]) > FIRST) == second
+        assert [one.pixels_sha256 for one in job.outputs] == [
+            one.pixels_sha256 for one in whole.outputs
+        ]
