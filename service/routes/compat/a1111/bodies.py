@@ -61,6 +61,25 @@ class TextToImage(DoorBody):
     """Number of images of a batch."""
     n_iter: Many | None = 1
     """Number of batches. All images are of one job; number i has `seed + i`."""
+    enable_hr: StrictBool | None = False
+    """Hires fix: draw, enlarge, and draw again from that. Of `txt2img` alone."""
+    hr_scale: float | None = 2.0
+    """Sides of the target of hires fix, relative to `width` and `height`."""
+    hr_resize_x: int | None = 0
+    """Width of the target in pixels, in place of `hr_scale`; 0: by the other side."""
+    hr_resize_y: int | None = 0
+    """Height of the target, likewise."""
+    hr_upscaler: str | None = "Latent"
+    """Upscaler of hires fix: `Latent`, `Lanczos`, or one of `GET /sdapi/v1/upscalers`."""
+    hr_second_pass_steps: int | None = 0
+    """Steps that the second pass runs; 0: `steps`."""
+    denoising_strength: float | None = None
+    """Share of the image to redraw: of `img2img`, and of the second pass of hires fix. Default: the
+    model's; of hires fix 0.75."""
+    refiner_checkpoint: str | None = None
+    """Refiner of the image: that of the model, by any name. Default: none."""
+    refiner_switch_at: float | None = None
+    """Share of the steps before the refiner's. Default: 0.8."""
     override_settings: dict[str, Any] | None = None
     """Options of this request alone: `sd_model_checkpoint` is its model."""
     disable_extra_networks: StrictBool | None = False
@@ -76,8 +95,6 @@ class ImageToImage(TextToImage):
 
     init_images: Annotated[list[Picture], Field(min_length=1)]
     """Image to start from, in base64."""
-    denoising_strength: float | None = None
-    """Share of the image to redraw. Default: the model's."""
     mask: Picture | None = None
     """Mask of the image: white where it is redrawn, or of a file with holes where it is not one."""
     mask_blur: Pixels | None = None

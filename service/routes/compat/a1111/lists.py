@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from models.spec.hires import LATENT
 from models.spec.lora import Lora
 from models.spec.model_spec import ModelSpec
 from service.routes.compat import documents
 from service.routes.compat.a1111.bodies import A1111Error
 from service.routes.compat.a1111.choice import image_models
+from service.routes.compat.a1111.hires import BUILT_IN
 from service.routes.compat.a1111.router import ByKey, router
 from service.routes.compat.a1111.samplers import SAMPLERS, SCHEDULES, Sampler, has
 from service.routes.documented_responses import shows
@@ -30,6 +32,13 @@ SCHEDULER = {
     "aliases": [],
     "default_rho": -1,
     "need_inner_model": False,
+}
+UPSCALER = {
+    "name": "photo",
+    "model_name": None,
+    "model_path": None,
+    "model_url": None,
+    "scale": 4,
 }
 LORA = {"name": "ink", "alias": "ink", "path": "ink", "metadata": {}}
 
@@ -88,16 +97,31 @@ def _lora(lora: Lora) -> dict[str, Any]:
     return {"name": lora.name, "alias": lora.name, "path": lora.name, "metadata": {}}
 
 
-@router.get("/upscalers", responses=NONE | ERRORS)
+@router.get("/upscalers", responses=shows([UPSCALER]) | ERRORS)
 async def sdapi_upscalers(call: ByKey) -> List:
-    """List no upscalers."""
-    return []
+    """List the upscalers that any of the models has, and those that are no network."""
+    specs = (await image_models(call)).values()
+    known = {name: one.scale for spec in specs for name, one in spec.upscalers.items()}
+    built_in = [name for name, kind in BUILT_IN.items() if kind != LATENT]
+    return [_upscaler(name, 4) for name in built_in] + [
+        _upscaler(name, scale) for name, scale in known.items()
+    ]
 
 
-@router.get("/latent-upscale-modes", responses=NONE | ERRORS)
+def _upscaler(name: str, scale: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "model_name": None,
+        "model_path": None,
+        "model_url": None,
+        "scale": scale,
+    }
+
+
+@router.get("/latent-upscale-modes", responses=shows([{"name": "Latent"}]) | ERRORS)
 async def sdapi_latent_upscale_modes(call: ByKey) -> List:
-    """List no upscalers of latents."""
-    return []
+    """List the upscalers of latents."""
+    return [{"name": name} for name, kind in BUILT_IN.items() if kind == LATENT]
 
 
 @router.get("/sd-vae", responses=NONE | ERRORS)

@@ -19,11 +19,11 @@ IDLE = frozenset(
         *("do_not_save_samples", "do_not_save_grid", "save_images", "include_init_images"),
         *("comments", "force_task_id", "override_settings_restore_afterwards"),
         *("url", "auth"),  # of SillyTavern's own server, which sends on what its page sent it
-        # of what is refused itself: hires fix, a second seed, churn, the refiner, a script
-        *("firstphase_width", "firstphase_height", "hr_scale", "hr_upscaler", "hr_resize_x"),
-        *("hr_second_pass_steps", "hr_resize_y", "hr_checkpoint_name", "hr_sampler_name"),
+        # of hires fix, with which they are checked
+        *("firstphase_width", "firstphase_height", "hr_checkpoint_name", "hr_sampler_name"),
         *("hr_scheduler", "hr_prompt", "hr_negative_prompt", "hr_cfg", "hr_additional_modules"),
-        *("subseed", "s_tmin", "s_tmax", "refiner_switch_at", "script_args"),
+        # of what is refused itself: a second seed, churn, a script
+        *("subseed", "s_tmin", "s_tmax", "script_args"),
         # of networks that are not served: instruct-pix2pix, CLIP's layers, which SDXL ignores there
         *("image_cfg_scale", "clip_skip"),
     )
@@ -41,11 +41,9 @@ NEUTRAL: Mapping[str, Sequence[Any]] = {
     "seed_resize_from_w": (*ZERO, -1),
     "restore_faces": OFF,
     "tiling": OFF,
-    "enable_hr": OFF,
     "s_churn": ZERO,
     "s_noise": ONE,
     "s_min_uncond": ZERO,
-    "refiner_checkpoint": NOTHING,
     "firstpass_image": NOTHING,
     "script_name": NOTHING,
     "infotext": NOTHING,
@@ -67,8 +65,6 @@ NEUTRAL_OPTIONS: Mapping[str, Sequence[Any]] = {
     "sd_checkpoint_hash": NOTHING,
 }
 """Values that options may have."""
-HIRES = "is not served; send the image to img2img with the larger width and height"
-SAID: Mapping[str, str] = {"enable_hr": HIRES}
 
 
 def check(asked: TextToImage, *, has_mask: bool = False) -> None:
@@ -86,7 +82,7 @@ def _wrong(given: Mapping[str, Any], has_mask: bool) -> Iterator[FieldError]:
         elif name in NEUTRAL or (name in MASKED and has_mask):
             allowed = NEUTRAL.get(name) or MASKED[name]
             if value not in allowed:
-                yield FieldError(name, SAID.get(name) or _not_served(allowed))
+                yield FieldError(name, _not_served(allowed))
         elif name not in IDLE and name not in MASKED and name not in OF_IMAGES:
             yield unknown_field([name], TextToImage)
 

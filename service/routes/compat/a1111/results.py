@@ -96,7 +96,7 @@ def info_of(asked: TextToImage, spec: ModelSpec, job: Job) -> dict[str, Any]:
         "face_restoration_model": None,
         "sd_model_name": job.model,
         "sd_model_hash": spec.fingerprint[:10],
-        "denoising_strength": request.get("strength"),
+        "denoising_strength": request.get("hires", request).get("strength"),
         "extra_generation_params": {},
         "index_of_first_image": 0,
         "infotexts": [_infotext(spec, job, seed) for seed in seeds],

@@ -10,6 +10,7 @@ from models.spec.model_spec import ModelSpec
 from service.errors.problems import FieldError, Invalid
 from service.routes.compat.a1111 import neutral
 from service.routes.compat.a1111.bodies import ImageToImage, TextToImage
+from service.routes.compat.a1111.hires import with_passes
 from service.routes.compat.a1111.prompts import without_adapters
 from service.routes.compat.a1111.samplers import eta_of, scheduler_of, without_noise
 from service.routes.compat.names import Names
@@ -25,6 +26,15 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "image": "init_images",
         "mask_image": "mask",
         "strength": "denoising_strength",
+        "hires": "enable_hr",
+        "hires.scale": "hr_scale",
+        "hires.width": "hr_resize_x",
+        "hires.height": "hr_resize_y",
+        "hires.upscaler": "hr_upscaler",
+        "hires.strength": "denoising_strength",
+        "hires.num_inference_steps": "hr_second_pass_steps",
+        "refiner": "refiner_checkpoint",
+        "refiner.switch": "refiner_switch_at",
     }
 )
 """Names of our fields there, but for the number of images."""
@@ -59,6 +69,7 @@ def translated(asked: TextToImage, spec: ModelSpec) -> dict[str, Any]:
         "num_images": (asked.batch_size or 1) * (asked.n_iter or 1),
         "scheduler": scheduler_of(spec, sampler, asked.scheduler),
         "eta": eta if "eta" in spec.fields else None,
+        **with_passes(asked, spec),
         **_syntax(spec),
         **(_from_image(asked) if isinstance(asked, ImageToImage) else {}),
     }

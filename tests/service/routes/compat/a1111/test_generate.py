@@ -247,7 +247,6 @@ async def test_images_can_be_left_out_of_the_answer(wire: httpx.AsyncClient, sdx
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("enable_hr", True),
         ("tiling", True),
         ("subseed_strength", 0.5),
         ("s_churn", 1.0),

@@ -1,0 +1,147 @@
+"""Hires fix and the refiner of AUTOMATIC1111's `txt2img`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from webuiapi import WebUIApi
+
+from models.spec.model_spec import ModelSpec
+from models.spec.upscalers import Upscaler
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
+from service.routes.compat.a1111.bodies import TextToImage
+from service.routes.compat.a1111.hires import with_passes
+from service.validation.steps import denoising_steps
+from tests.service.routes.compat.a1111.conftest import SDXL
+from tests.service.standin import StandIn, picture
+from workers.loading.upscalers import with_upscalers
+
+REFINED = with_upscalers(
+    SDXL.model_copy(update={"fields": SDXL.fields | {"refiner"}, "strength_rounds": "down"}),
+    {"R-ESRGAN 4x+": Upscaler(scale=4, tile=64)},
+)
+SMALL = {"prompt": "a", "width": 64, "height": 48, "steps": 8}
+
+
+@pytest.fixture
+async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
+    async with StandIn(queue, store, REFINED) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def api(wire: httpx.AsyncClient) -> WebUIApi:
+    address = f"{wire.base_url}/sdapi/v1"
+    return await asyncio.to_thread(WebUIApi, baseurl=address, sampler="Euler", steps=8)
+
+
+async def seen(wire: httpx.AsyncClient, pool: StandIn, **fields: Any) -> dict[str, Any]:
+    answer = await wire.post("/sdapi/v1/txt2img", json={**SMALL, **fields})
+    assert answer.status_code == 200, answer.text
+    return pool.seen[-1].request
+
+
+async def test_webuiapi_asks_for_it(api: WebUIApi, pool: StandIn) -> None:
+    sent = {"width": 64, "height": 48, "enable_hr": True, "hr_scale": 1.5}
+    await asyncio.to_thread(lambda: api.txt2img(prompt="a", denoising_strength=0.5, **sent))
+    assert pool.seen[0].request["hires"] == {
+        "width": 96,
+        "height": 80,
+        "upscaler": "latent",
+        "strength": 0.5,
+        "num_inference_steps": 16,
+    }
+    assert pool.seen[0].steps == 8 + 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "size", "upscaler"),
+    [
+        ({}, (128, 96), "latent"),
+        ({"hr_resize_x": 96}, (96, 80), "latent"),
+        ({"hr_resize_y": 96, "hr_upscaler": "Lanczos"}, (128, 96), "lanczos"),
+        ({"hr_resize_x": 96, "hr_resize_y": 80, "hr_upscaler": "None"}, (96, 80), "lanczos"),
+        ({"hr_upscaler": "R-ESRGAN 4x+"}, (128, 96), "R-ESRGAN 4x+"),
+        ({"hr_sampler_name": "Use same sampler", "hr_prompt": "a"}, (128, 96), "latent"),
+    ],
+)
+async def test_sizes_and_upscalers(
+    wire: httpx.AsyncClient,
+    pool: StandIn,
+    fields: dict[str, Any],
+    size: tuple[int, int],
+    upscaler: str,
+) -> None:
+    hires = (await seen(wire, pool, enable_hr=True, **fields))["hires"]
+    assert (hires["width"], hires["height"]) == size
+    assert (hires["upscaler"], hires["strength"]) == (upscaler, 0.75)
+
+
+@pytest.mark.parametrize("spec", [SDXL, REFINED], ids=["rounded up", "rounded down"])
+@pytest.mark.parametrize("strength", [0.1, 0.33, 0.7, 1.0])
+def test_the_second_pass_runs_as_many_steps_as_are_asked_for(
+    spec: ModelSpec, strength: float
+) -> None:
+    for steps in (1, 7, 20):
+        sent = {"enable_hr": True, "hr_second_pass_steps": steps, "denoising_strength": strength}
+        hires = with_passes(TextToImage(**sent), spec)["hires"]
+        found = hires["num_inference_steps"]
+        assert denoising_steps(found, strength, spec.strength_rounds) == steps
+
+
+async def test_it_is_off_whatever_else_is_sent(wire: httpx.AsyncClient, pool: StandIn) -> None:
+    sent = {"enable_hr": False, "hr_upscaler": "Latent (nearest)", "hr_prompt": "b"}
+    request = await seen(wire, pool, denoising_strength=0, **sent)
+    assert not request.keys() & {"hires", "strength", "refiner"}
+
+
+async def test_the_refiner_is_the_models(wire: httpx.AsyncClient, pool: StandIn) -> None:
+    named = {"refiner_checkpoint": "sd_xl_refiner_1.0"}
+    assert (await seen(wire, pool, **named))["refiner"] == {"switch": 0.8}
+    switched = await seen(wire, pool, **named, refiner_switch_at=0.6)
+    assert switched["refiner"] == {"switch": 0.6}
+    assert "refiner" not in await seen(wire, pool, refiner_checkpoint="", refiner_switch_at=0.6)
+
+
+async def test_upscalers_are_listed(wire: httpx.AsyncClient, pool: StandIn) -> None:
+    listed = (await wire.get("/sdapi/v1/upscalers")).json()
+    assert [one["name"] for one in listed] == ["Lanczos", "None", "R-ESRGAN 4x+"]
+    modes = (await wire.get("/sdapi/v1/latent-upscale-modes")).json()
+    assert modes == [{"name": "Latent"}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "said"),
+    [
+        ({"hr_upscaler": "Latent (nearest)"}, "hr_upscaler", "must be Latent or Lanczos or None"),
+        ({"hr_scale": 6}, "hr_scale", "must be 32 to 256 pixels"),
+        ({"hr_resize_x": 100}, "hr_resize_x", "multiple of 16"),
+        ({"hr_resize_x": 128, "hr_resize_y": 128}, "hr_resize_y", "other proportions"),
+        ({"denoising_strength": 0}, "denoising_strength", "0.01 to 1"),
+        ({"hr_second_pass_steps": 50}, "hr_second_pass_steps", "50 at most"),
+        ({"hr_sampler_name": "DDIM"}, "hr_sampler_name", "as the first"),
+        ({"hr_prompt": "b"}, "hr_prompt", "as the first"),
+        ({"hr_cfg": 3, "cfg_scale": 2}, "hr_cfg", "guided as the first"),
+    ],
+)
+async def test_what_cannot_be_is_refused_by_its_name_there(
+    wire: httpx.AsyncClient, pool: StandIn, fields: dict[str, Any], field: str, said: str
+) -> None:
+    told = await wire.post("/sdapi/v1/txt2img", json={**SMALL, "enable_hr": True, **fields})
+    assert told.status_code == 422
+    name, _, message = told.json()["errors"].partition(": ")
+    assert name == field and said in message, told.json()
+    assert not pool.seen
+
+
+async def test_img2img_has_none(wire: httpx.AsyncClient, pool: StandIn) -> None:
+    image = base64.b64encode(picture(size=(64, 64))).decode()
+    body = {**SMALL, "init_images": [image], "enable_hr": True}
+    told = await wire.post("/sdapi/v1/img2img", json=body)
+    assert told.json()["errors"] == "enable_hr: is of txt2img; send the larger width and height"
