@@ -6,6 +6,7 @@ imports it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -44,7 +45,7 @@ def target_size(
     """
 
     def whole(side: float) -> int:
-        return max(1, round(side / multiple)) * multiple
+        return max(1, math.floor(side / multiple + 0.5)) * multiple
 
     own = {"width": width, "height": height}
     found = {name: asked[name] for name in own if asked.get(name) is not None}

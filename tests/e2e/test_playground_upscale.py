@@ -56,6 +56,24 @@ def test_an_upscaler_is_chosen_with_its_scale(page: Page, url: str) -> None:
     expect(page.locator("#upscale-scale")).to_have_value("2")
 
 
+def test_hires_fix_is_ticked_and_filled_in(page: Page, url: str) -> None:
+    """Its inputs are made from the schema, as those of any field that is a plain object."""
+    expect(page.locator("#hires-members")).to_be_hidden()
+    assert "hires" not in asked_for(url, page)
+    page.check("#hires")
+    page.fill("#hires-scale", "1")
+    assert asked_for(url, page)["hires"]["upscaler"] == "latent"
+    page.fill("#hires-scale", "1.5")
+    page.fill("#hires-upscaler", "photo")
+    page.fill("#hires-num_inference_steps", "3")
+    found = asked_for(url, page)["hires"]
+    assert (found["width"], found["height"], found["upscaler"]) == (144, 96, "photo")
+    assert found["num_inference_steps"] == 3
+    expect(page.locator("#refiner")).to_be_hidden()
+    page.select_option("#model", VIDEO.name)
+    expect(page.locator("#hires")).to_be_hidden()
+
+
 def test_a_model_of_videos_has_no_choice_of_it(page: Page) -> None:
     expect(page.locator("#upscale")).to_be_visible()
     page.select_option("#model", VIDEO.name)

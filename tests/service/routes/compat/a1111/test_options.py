@@ -67,11 +67,11 @@ async def test_lists_by_webuiapi(api: WebUIApi, sdxl: StandIn) -> None:
     assert "Euler a" in await asyncio.to_thread(api.util_get_sampler_names)
     assert "UniPC" not in await asyncio.to_thread(api.util_get_sampler_names)
     assert "karras" in await asyncio.to_thread(api.util_get_scheduler_names)
-    for name in (
-        *("loras", "upscalers", "latent_upscale_modes", "sd_vae", "hypernetworks"),
-        *("face_restorers", "prompt_styles"),
-    ):
+    for name in (*("loras", "sd_vae", "hypernetworks", "face_restorers", "prompt_styles"),):
         assert await asyncio.to_thread(getattr(api, f"get_{name}")) == []
+    upscalers = await asyncio.to_thread(api.get_upscalers)
+    assert [one["name"] for one in upscalers] == ["Lanczos", "None"]
+    assert await asyncio.to_thread(api.get_latent_upscale_modes) == [{"name": "Latent"}]
     assert (await asyncio.to_thread(api.get_embeddings))["loaded"] == {}
     assert await asyncio.to_thread(api.get_cmd_flags) == {}
 
