@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from models.spec.refiner import FIELD as REFINER
 from models.spec.upscalers import FIELD as UPSCALE
@@ -22,7 +22,7 @@ SCALE = 2.0
 """Default scale of both sides, as AUTOMATIC1111's `hr_scale`."""
 STRENGTH = 0.7
 """Default strength of the second pass, as AUTOMATIC1111's."""
-TASK = "image-to-image"
+TASK: Literal["image-to-image"] = "image-to-image"
 """Task of the second pass."""
 
 

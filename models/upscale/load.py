@@ -43,7 +43,7 @@ def load_upscaler(file: Path, dtype: str, tile: int, device: jax.Device) -> Load
     Raises: CheckpointError: it cannot be read, or is another network; says what to do.
     """
     read = read_shapes(file)
-    module = abstract_module(RrdbNet, read.config, param_dtype=jnp.dtype(dtype))
+    module = abstract_upscaler(file, dtype)
     place = jax.sharding.SingleDeviceSharding(device)
     network = loader.load(
         module,
@@ -54,6 +54,11 @@ def load_upscaler(file: Path, dtype: str, tile: int, device: jax.Device) -> Load
     check_finite(file.name, network)
     spec = Upscaler(scale=read.config.scale, tile=tile, digest=_digest(file))
     return LoadedUpscaler(spec, network, device)
+
+
+def abstract_upscaler(file: Path, dtype: str) -> RrdbNet:
+    """Return the network of a file without its weights. Raises: CheckpointError."""
+    return abstract_module(RrdbNet, read_shapes(file).config, param_dtype=jnp.dtype(dtype))
 
 
 def renames_of(style: Style) -> Renames:

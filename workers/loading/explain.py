@@ -18,6 +18,7 @@ from workers.loading import together
 from workers.loading.layout import own
 from workers.loading.model import MeshSlice
 from workers.loading.together import Wanted
+from workers.loading.upscalers import upscaler_bytes
 from workers.programs import batch_sizes, warmup
 from workers.programs.tracer import Tracer
 
@@ -37,7 +38,8 @@ def explain(settings: Settings, pool_name: str, devices: range | None = None) ->
             "`atelier plan` reckons with all of them"
         )
     loading.set_up(pool, models[0].model, devices)
-    slices = together.planned(pool_name, models, own(devices))
+    beside = upscaler_bytes(settings, models)
+    slices = together.planned(pool_name, models, own(devices), beside_bytes=beside)
     parts = (
         "\n".join(_of_model(pool_name, one, opened))
         for one, opened in zip(models, slices, strict=True)

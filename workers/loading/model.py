@@ -253,6 +253,18 @@ def tiling_of(model: ModelSettings) -> Tiling | None:
     return Tiling(tiles.side, tiles.stride)
 
 
+def abstract(pool: PoolSettings, model: ModelSettings, logical: Layout) -> Pipeline:
+    """Return the pool's model with shapes for weights. Raises: as `read`."""
+    return read(
+        pool,
+        model,
+        reader=SHAPES,
+        sharding=logical.of_parameter,
+        rounding=rounding_of(model),
+        swap_experts=False,
+    )
+
+
 def sketch_of(
     pool: PoolSettings, model: ModelSettings, folder: Path | None = None
 ) -> tuple[Sketch, Executables]:
@@ -262,14 +274,7 @@ def sketch_of(
     RequestError: of any of them.
     """
     logical = logical_layout()
-    pipeline = read(
-        pool,
-        model,
-        reader=SHAPES,
-        sharding=logical.of_parameter,
-        rounding=rounding_of(model),
-        swap_experts=False,
-    )
+    pipeline = abstract(pool, model, logical)
     with checkpoint_errors(model.source, (RequestError,)):
         entries = [{**entry, "loras": []} for entry in model.warmup or [{}]]
         first, *others = warmup.requests(pipeline.spec, entries)
@@ -332,18 +337,20 @@ def load(
     devices: Sequence[jax.Device],
     folder: Path | None = None,
     shared: PlacedArrays | None = None,
+    taken_bytes: int = 0,
 ) -> tuple[Pipeline, MeshSlice]:
     """The model as its slice has it.
 
     Args:
         folder: where programs are kept; None: nowhere.
         shared: arrays of models that were loaded before it; None: it shares its networks' alone.
+        taken_bytes: of each device's memory, which something else has.
 
     Raises:
         ConfigError: the settings do not fit the devices or the model.
         models.checkpoint.folder.CheckpointError, ValueError: the model cannot be loaded; says why.
     """
-    opened = planned(name, pool, model, devices, folder)
+    opened = planned(name, pool, model, devices, folder, taken_bytes)
     reader = files_of(opened, shared or PlacedArrays())
     return placed(pool, opened.model or model, opened, reader), opened
 

@@ -81,34 +81,45 @@ def _kind(model: ModelSettings) -> tuple[str, str]:
 
 
 def load(
-    name: str, models: Sequence[Wanted], devices: Sequence[jax.Device], folder: Path | None = None
+    name: str,
+    models: Sequence[Wanted],
+    devices: Sequence[jax.Device],
+    folder: Path | None = None,
+    beside_bytes: int = 0,
 ) -> list[Loaded]:
     """Load the models of a pool.
 
     Args:
         name: the pool's.
         folder: where programs are kept; None: nowhere.
+        beside_bytes: of a device, for what lies beside all models: upscalers.
 
     Raises: as `workers.loading.model.load`.
     """
     if len(models) == 1:
         (only,) = models
         return [Loaded(only.pool, only.model, *loading.load(
-            name, only.pool, only.model, devices, folder
+            name, only.pool, only.model, devices, folder, taken_bytes=beside_bytes
         ))]  # fmt: skip
     placed, shared = [], PlacedArrays()
-    for one, opened in zip(models, planned(name, models, devices, folder), strict=True):
+    slices = planned(name, models, devices, folder, beside_bytes)
+    for one, opened in zip(models, slices, strict=True):
         model = opened.model or one.model
         reader = loading.files_of(opened, shared)
         pipeline = loading.placed(one.pool, model, opened, reader)
         placed.append(Loaded(one.pool, one.model, pipeline, opened))
     log.info("%.2f GiB of weights lie there once for several", shared.shared_bytes / GIB)
-    check_memory(name, [one.opened for one in placed], devices, shared.shared_bytes)
+    slices = [one.opened for one in placed]
+    check_memory(name, slices, devices, shared.shared_bytes, beside_bytes)
     return placed
 
 
 def planned(
-    name: str, models: Sequence[Wanted], devices: Sequence[jax.Device], folder: Path | None = None
+    name: str,
+    models: Sequence[Wanted],
+    devices: Sequence[jax.Device],
+    folder: Path | None = None,
+    beside_bytes: int = 0,
 ) -> list[MeshSlice]:
     """Plan the slice of each, all of one shape, so that they fit beside each other.
 
@@ -117,18 +128,18 @@ def planned(
     """
     first, *others = models
     if not others:
-        return [loading.planned(name, first.pool, first.model, devices, folder)]
+        return [loading.planned(name, first.pool, first.model, devices, folder, beside_bytes)]
     sketches = [loading.sketch_of(one.pool, one.model, folder)[0] for one in models]
     beside = f"; the rest of the memory is for {', '.join(one.pool.model for one in others)}"
     try:
-        opened = _leaving_room(name, models, sketches, devices, folder)
+        opened = _leaving_room(name, models, sketches, devices, folder, beside_bytes)
     except NotEnoughMemory as error:
         raise NotEnoughMemory(f"{error}{beside}") from None
     shape, slices = opened.chosen.shape, [opened]
     mesh = MeshSettings(ici=dict(shape.ici), dcn=dict(shape.dcn), ring=shape.ring)
     for index, one in enumerate(models[1:], 1):
         pool = one.pool.model_copy(update={"mesh": mesh})
-        taken = sum(part.chosen.device_bytes for part in slices)
+        taken = beside_bytes + sum(part.chosen.device_bytes for part in slices)
         taken -= sum(_alike(sketches, before, shape, first.pool) for before in range(1, index + 1))
         taken += _after(models, sketches, index, shape, devices)
         try:
@@ -145,12 +156,13 @@ def _leaving_room(
     sketches: Sequence[Sketch],
     devices: Sequence[jax.Device],
     folder: Path | None,
+    beside_bytes: int,
 ) -> MeshSlice:
     """Plan the first model on a shape on which the others fit beside it."""
-    first, taken = models[0], 0
+    first, taken = models[0], beside_bytes
     for _ in range(LAYOUTS_TRIED):
         opened = loading.planned(name, first.pool, first.model, devices, folder, taken)
-        needed = _after(models, sketches, 0, opened.chosen.shape, devices)
+        needed = beside_bytes + _after(models, sketches, 0, opened.chosen.shape, devices)
         if needed <= taken:
             break
         taken = needed
@@ -191,16 +203,22 @@ def _alike(sketches: Sequence[Sketch], index: int, shape: MeshShape, pool: PoolS
 
 
 def check_memory(
-    name: str, slices: Sequence[MeshSlice], devices: Sequence[jax.Device], shared_bytes: int
+    name: str,
+    slices: Sequence[MeshSlice],
+    devices: Sequence[jax.Device],
+    shared_bytes: int,
+    beside_bytes: int = 0,
 ) -> None:
     """Check that the models fit, now that it is known what they share.
 
     Args:
         shared_bytes: of weights, over all devices together.
+        beside_bytes: of a device, for what lies beside all models.
 
     Raises: NotEnoughMemory: they do not; says the numbers.
     """
     needed = sum(opened.chosen.device_bytes for opened in slices) - shared_bytes // len(devices)
+    needed += beside_bytes
     memory = chip_of(devices).memory_bytes
     if needed > memory:
         raise NotEnoughMemory(

@@ -47,7 +47,7 @@ from workers.loading.layout import own
 from workers.loading.loras import configured_loras
 from workers.loading.model import MeshSlice
 from workers.loading.together import Loaded
-from workers.loading.upscalers import load_upscalers
+from workers.loading.upscalers import Held, load_upscalers, upscaler_bytes
 from workers.media.marking import Marking
 from workers.multihost.exits import leave_within
 from workers.multihost.follower import Follower
@@ -298,7 +298,8 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
                 metrics.expect(one.pool.model, settings.tenant_classes)
         if company:
             agree(company, settings_of(pool, model))
-        loaded = together.load(pool_name, models, own(devices), settings.compile_folder)
+        beside = upscaler_bytes(settings, models)
+        loaded = together.load(pool_name, models, own(devices), settings.compile_folder, beside)
         if shown:
             shown.refresh = partial(step_metrics.report_memory, jax.local_devices())
         launcher: Launcher = OneHost()
@@ -347,7 +348,8 @@ async def serve(
         if safety:
             closing.push_async_callback(safety.close)
         check = OutputChecks(safety, settings.safety.max_frames) if safety else None
-        open_one = partial(_worker, closing, settings, pool_name, launcher, marking, check)
+        held: Held = {}
+        open_one = partial(_worker, closing, settings, pool_name, launcher, marking, check, held)
         turn, several = asyncio.Lock(), len(loaded) > 1
         parts = [liveness.part(one.pool.model) if several else liveness for one in loaded]
         workers = [await open_one(one, part, turn) for one, part in zip(loaded, parts, strict=True)]
@@ -394,6 +396,7 @@ async def _worker(
     launcher: Launcher,
     marking: Marking,
     check: OutputCheck | None,
+    held: Held,
     one: Loaded,
     liveness: Liveness,
     turn: asyncio.Lock,
@@ -404,7 +407,7 @@ async def _worker(
     queue.tally = metrics.tally
     store, opened = Store(settings.store_url), one.opened
     loras = await prepared_loras(settings, one.pool, one.pipeline, opened, store)
-    upscalers = load_upscalers(settings, one.pipeline, first_device(opened.layout))
+    upscalers = load_upscalers(settings, one.pipeline, first_device(opened.layout), held)
     engine = Engine(
         *(one.pipeline, opened.layout, opened.chosen.slots, _batching(one), launcher),
         *(opened.executables, loras.find, upscalers),
