@@ -83,7 +83,7 @@ async def test_another_pool_goes_on_in_the_pass_that_was_broken_off(
         await until(lambda job=job, second=second: is_kept_in(reaped, job, second))
         now = await reaped.get(job.id)
         assert now is not None
-        victim = next(pool for pool in pools if str(now.pool) in pool.said)
+        victim = next(pool for pool in pools if f"pool {now.pool} is ready" in pool.said)
         victim.send(signal.SIGKILL)
         pools.remove(victim)
         job = await ended(reaped, job)
