@@ -18,7 +18,7 @@ from models.spec.hires import TASK, with_defaults
 from tests.families.suite import EVERY, loaded
 from tests.families.test_upscaling import drawn_larger, settings
 from workers.engine.engine import Engine
-from workers.engine.passes import image_file
+from workers.engine.passes import image_file, prepared_passes
 from workers.engine.row import Row
 from workers.engine.snapshot import RowSnapshot
 from workers.loading.upscalers import load_upscalers
@@ -26,6 +26,20 @@ from workers.loading.upscalers import load_upscalers
 Fields = dict[str, Any]
 FIRST, SECOND = 4, 5
 """Steps of the passes, of the second one before `strength`."""
+
+
+WITHOUT = frozenset(
+    (
+        *("wan", "wan-vace", "flux2", "flux2-edit", "qwenimage-edit"),
+        *("flux-fill", "flux-control", "flux-kontext"),
+    )
+)
+"""Models that do no image to image with a strength."""
+
+
+@pytest.fixture(scope="module", params=[name for name in EVERY if name not in WITHOUT])
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +88,7 @@ async def test_two_passes_are_two_requests(family: str, engine: Engine) -> None:
     A snapshot of the second pass that does not fit is as none.
     """
     fields, images = plain(family, engine), EVERY[family].images
-    if "hires" not in engine.pipeline.spec.fields:
-        spec = engine.pipeline.spec
-        assert TASK not in spec.tasks or "strength" not in spec.fields
-        return
-    if "mask_image" in images:
-        pytest.skip("hires fix draws all of the image anew")
+    assert "hires" in engine.pipeline.spec.fields, "it belongs to WITHOUT"
     asked = [with_hires(fields, engine, name) for name in ("latent", "lanczos", "twice")]
     kept: dict[int, RowSnapshot] = {}
     told: list[tuple[int, int]] = []
@@ -112,13 +121,14 @@ async def test_two_passes_are_two_requests(family: str, engine: Engine) -> None:
     pictures = [one.pixels for one in together]
     assert not np.array_equal(pictures[0], pictures[1])
     assert not np.array_equal(pictures[1], pictures[2])
-    steps = together[0].steps
+    steps, (one, _) = together[0].steps, prepared_passes(engine.pipeline, asked[0], images)
+    first = len(one.prepared.steps)
     assert told == [(done, steps) for done in range(1, steps + 1)]
-    assert FIRST < steps <= FIRST + SECOND
+    assert first < steps <= first + SECOND
     broken = replace(kept[max(kept)], leaves={"['latents']": np.zeros((1, 1), np.float32)})
     anew = await engine.generate(asked[0], images, begin=broken)
     assert np.array_equal(anew.pixels, pictures[0]), "it begins with its first pass"
-    for done in {1, FIRST, FIRST + 1, steps} & kept.keys():
+    for done in {1, first, first + 1, steps} & kept.keys():
         resumed = await engine.generate(asked[0], images, begin=kept[done])
         assert np.array_equal(resumed.pixels, pictures[0]), done
         assert resumed.own_seconds < resumed.device_seconds
@@ -136,3 +146,10 @@ async def first_images(
     image = (await engine.generate(without, images)).pixels
     one = engine.upscalers.loaded("twice")
     return image_file(image), image_file(drawn_larger(one, image, 2))
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT & EVERY.keys()))
+def test_others_do_not_have_it(name: str, tmp_path: Path) -> None:
+    spec = loaded(name, EVERY[name].least(tmp_path / name), "float32").spec
+    assert "hires" not in spec.fields
+    assert TASK not in spec.tasks or "strength" not in spec.fields

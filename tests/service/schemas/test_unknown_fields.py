@@ -16,6 +16,7 @@ from service.schemas.aliases import ALIASES
 from service.schemas.request import (
     ControlRequest,
     GenerateRequest,
+    HiresRequest,
     ImagePromptRequest,
     LoraRequest,
     OutputRequest,
@@ -28,6 +29,7 @@ PARTS = {
     "loras": LoraRequest,
     "control": ControlRequest,
     "image_prompts": ImagePromptRequest,
+    "hires": HiresRequest,
     "upscale": UpscaleRequest,
     "output": OutputRequest,
     "webhook": WebhookRequest,
