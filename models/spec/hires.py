@@ -27,7 +27,7 @@ TASK: Literal["image-to-image"] = "image-to-image"
 
 
 class Spec(Protocol):
-    """What is needed of a model's spec."""
+    """Spec of a model, as far as its passes depend on it."""
 
     @property
     def task_defaults(self) -> Mapping[str, Mapping[str, Any]]:

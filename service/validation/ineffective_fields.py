@@ -15,11 +15,11 @@ from models.spec.prompt_syntax import (
     has_numbers,
 )
 from models.spec.refiner import FIELD as REFINER
+from models.spec.strength import denoising_steps
 from service.jobs.model.job import Warned
 from service.validation.case import Case
 from service.validation.loras import scales
 from service.validation.rules import PROMPTS
-from service.validation.steps import denoising_steps
 
 LOSSLESS = frozenset({"png", "gif"})
 """Formats without a quality."""

@@ -14,6 +14,7 @@ from models.spec.image_files import ImageFile
 from models.spec.image_sizes import size_of_area, within_pixels
 from models.spec.lora import Lora, RequestedLora
 from models.spec.model_spec import ModelSpec, Task
+from models.spec.strength import denoising_steps
 from models.spec.upscalers import FIELD as UPSCALE
 from models.spec.upscalers import with_defaults as with_upscaler
 from service.errors.problems import FieldError, Invalid, NotAcceptable
@@ -24,7 +25,7 @@ from service.validation.case import Case
 from service.validation.ineffective_fields import all_warnings
 from service.validation.loras import requested
 from service.validation.rules import all_errors
-from service.validation.steps import STEP_LISTS, denoising_steps, listed_steps
+from service.validation.steps import STEP_LISTS, listed_steps
 
 IMAGE_FORMATS = ("png", "jpeg", "webp")
 VIDEO_FORMATS = ("mp4", "webm", "gif", "png")

@@ -18,6 +18,7 @@ from models.spec.model_spec import Task
 from models.spec.prompt_syntax import passages
 from models.spec.quality_presets import EXACT
 from models.spec.request_images import VIDEO_FIELDS
+from models.spec.strength import denoising_steps
 from models.spec.upscalers import FIELD as UPSCALE
 from models.spec.upscalers import MAX_SIDE_PX, upscaled
 from service.errors.problems import FieldError
@@ -26,7 +27,7 @@ from service.validation.case import Case
 from service.validation.hires import wrong_hires
 from service.validation.loras import wrong_loras
 from service.validation.scheduler_options import wrong_scheduler
-from service.validation.steps import STEP_LISTS, denoising_steps, listed_steps
+from service.validation.steps import STEP_LISTS, listed_steps
 
 PROMPTS = ("prompt", "negative_prompt", "prompt_2", "negative_prompt_2")
 TASK_PICTURES: Mapping[Task, frozenset[str]] = {

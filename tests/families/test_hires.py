@@ -30,7 +30,7 @@ FIRST, SECOND = 4, 5
 
 WITHOUT = frozenset(
     (
-        *("wan", "wan-vace", "flux2", "flux2-edit", "qwenimage-edit"),
+        *("wan", "wan-vace", "wan-animate", "flux2", "flux2-edit", "qwenimage-edit"),
         *("flux-fill", "flux-control", "flux-kontext"),
     )
 )

@@ -34,7 +34,7 @@ from workers.engine.adapters import Adapters, LoraFiles, no_files
 from workers.engine.batch_difference import levels
 from workers.engine.errors import EngineDied, GenerationFailed, explained
 from workers.engine.latency_stats import LatencyStats
-from workers.engine.passes import OnStage, Pass, Told, image_file, prepared_passes
+from workers.engine.passes import ImagePass, OnStage, Told, image_file, prepared_passes
 from workers.engine.row import Checked, Row
 from workers.engine.snapshot import RowSnapshot, UnfitSnapshot, check_fit, needed
 from workers.engine.stage_timing import marking, stage
@@ -161,7 +161,7 @@ class Engine:
             async with self.adapters.held(prepared, "", lambda: None) as placed:
                 few = replace(placed, steps=warmup.first_steps(placed.steps, steps))
                 state = await self._run("encode", self._encode, programs, few)
-                start, one = Checked(state, 0, 0.0), Pass(fields, {}, few)
+                start, one = Checked(state, 0, 0.0), ImagePass(fields, {}, few)
                 await self._decode(await self._denoise(programs, one, start, lambda row: None))
         return programs
 
@@ -237,8 +237,8 @@ class Engine:
 
     async def _drawn(
         self,
-        first: Pass,
-        second: Pass | None,
+        first: ImagePass,
+        second: ImagePass | None,
         hires: Mapping[str, Any] | None,
         begin: RowSnapshot | None,
         told: Told,
@@ -259,7 +259,7 @@ class Engine:
             second = await self._run("prepare", from_image)
         return await self._pass(second, None, told)
 
-    async def _pass(self, one: Pass, begin: RowSnapshot | None, told: Told) -> Row:
+    async def _pass(self, one: ImagePass, begin: RowSnapshot | None, told: Told) -> Row:
         """Denoise one pass.
 
         Raises: UnfitSnapshot: of a second pass, which cannot begin anew.
@@ -325,7 +325,7 @@ class Engine:
     async def _draw(
         self,
         programs: BucketPrograms,
-        one: Pass,
+        one: ImagePass,
         begin: RowSnapshot | None,
         on_step: Callable[[Row], None],
     ) -> Row:
@@ -481,7 +481,7 @@ class Engine:
         return await self._run(stage, pixels, row.known)
 
     def _take_up(
-        self, programs: BucketPrograms, one: Pass, start: Checked, snapshot: RowSnapshot
+        self, programs: BucketPrograms, one: ImagePass, start: Checked, snapshot: RowSnapshot
     ) -> Checked:
         """Return where the image begins: after the steps done before, if they were its own.
 
@@ -503,7 +503,7 @@ class Engine:
     async def _denoise(
         self,
         programs: BucketPrograms,
-        one: Pass,
+        one: ImagePass,
         start: Checked,
         on_step: Callable[[Row], None],
     ) -> Row:

@@ -35,7 +35,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Pass:
+class ImagePass:
     """One pass over an image, as a request of its own."""
 
     fields: Fields
@@ -52,7 +52,7 @@ class Pass:
     earlier_s: float = 0.0
     """Device-seconds of the image in earlier claims."""
 
-    def from_image(self, pipeline: Pipeline, image: bytes, row: Row, around_s: float) -> Pass:
+    def from_image(self, pipeline: Pipeline, image: bytes, row: Row, around_s: float) -> ImagePass:
         """Return a second pass that begins with this image.
 
         Args:
@@ -71,7 +71,7 @@ class Pass:
 
 def prepared_passes(
     pipeline: Pipeline, fields: Fields, images: Mapping[str, bytes]
-) -> tuple[Pass, Pass | None]:
+) -> tuple[ImagePass, ImagePass | None]:
     """Prepare both passes of a request, the second with an image that is not known yet.
 
     None: there is one pass alone.
@@ -79,11 +79,11 @@ def prepared_passes(
     Raises: RequestError: one of them cannot be served.
     """
     first, second = passes(fields, pipeline.spec)
-    one = Pass(first, images, pipeline.prepare(first, images))
+    one = ImagePass(first, images, pipeline.prepare(first, images))
     if second is None:
         return one, None
     images = {**images, "image": UNKNOWN}
-    other = Pass(second, images, pipeline.prepare(second, images), len(one.prepared.steps))
+    other = ImagePass(second, images, pipeline.prepare(second, images), len(one.prepared.steps))
     steps, ratio = len(other.prepared.steps), _pixels(other) / _pixels(one)
     return replace(one, after=steps, after_work=steps * ratio), other
 
@@ -95,5 +95,5 @@ def image_file(pixels: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def _pixels(one: Pass) -> int:
+def _pixels(one: ImagePass) -> int:
     return one.prepared.width * one.prepared.height

@@ -8,11 +8,11 @@ from models.spec.image_files import ImageFile
 from models.spec.image_prompts import ImagePrompt
 from models.spec.model_spec import ModelSpec, Size, Sizes
 from models.spec.quality_presets import Quality
+from models.spec.strength import denoising_steps
 from service.errors.problems import Invalid, NotAcceptable
 from service.schemas.request import GenerateRequest
 from service.settings.limits import LimitSettings
 from service.validation.resolve import DRAWN_SEEDS, Resolved, resolve, with_size_of
-from service.validation.steps import denoising_steps
 from tests.service.standin import SPEC, VIDEO
 
 LIMITS = LimitSettings()

@@ -14,9 +14,9 @@ from models.spec.hires import FIELD, LANCZOS, LATENT
 from models.spec.model_spec import ModelSpec
 from models.spec.refiner import FIELD as REFINER
 from models.spec.refiner import SWITCH
+from models.spec.strength import denoising_steps
 from service.errors.problems import FieldError, Invalid
 from service.routes.compat.a1111.bodies import ImageToImage, TextToImage
-from service.validation.steps import denoising_steps
 
 STRENGTH = 0.75
 """Default of `denoising_strength` there."""

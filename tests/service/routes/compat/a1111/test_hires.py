@@ -12,12 +12,12 @@ import pytest
 from webuiapi import WebUIApi
 
 from models.spec.model_spec import ModelSpec
+from models.spec.strength import denoising_steps
 from models.spec.upscalers import Upscaler
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.routes.compat.a1111.bodies import TextToImage
 from service.routes.compat.a1111.hires import with_passes
-from service.validation.steps import denoising_steps
 from tests.service.routes.compat.a1111.conftest import SDXL
 from tests.service.standin import StandIn, picture
 from workers.loading.upscalers import with_upscalers
