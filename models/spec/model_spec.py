@@ -254,7 +254,8 @@ class ModelSpec(BaseModel):
     @model_validator(mode="after")
     def _serves_hires(self) -> ModelSpec:
         """Add hires fix, which is two of the tasks in a row."""
-        if REDRAWING in self.tasks and "strength" in self.fields and HIRES not in self.fields:
+        begins = "strength" in self.fields and self.strength_needs == "image"
+        if REDRAWING in self.tasks and begins and HIRES not in self.fields:
             object.__setattr__(self, "fields", self.fields | {HIRES})
         return self
 
