@@ -55,3 +55,12 @@ def to_uint8(pixels: Float[Array, "*batch colours"]) -> jax.Array:
     """Pixels in [-1, 1] → 0 to 255, clipped and rounded half to even as in diffusers."""
     unit = jnp.clip(pixels.astype(jnp.float32) * 0.5 + 0.5, 0, 1)
     return jnp.round(unit * 255).astype(jnp.uint8)
+
+
+def to_frames(pixels: Float[Array, "*batch colours"]) -> jax.Array:
+    """Pixels in [-1, 1] → 0 to 255, clipped and cut off as in diffusers' export_to_video.
+
+    (Images are rounded, frames of video are not.)
+    """
+    unit = jnp.clip(pixels.astype(jnp.float32) * 0.5 + 0.5, 0, 1)
+    return (unit * 255).astype(jnp.uint8)

@@ -24,7 +24,13 @@ from models.loading.preview import MeanLatents, abstract_preview, fit_preview
 from models.parallel.dtypes import used_as
 from models.spec.quality_presets import EightBit, Quality
 from models.text.chat import Chat, QwenTokenizer
-from models.text.tokenizer import BlankTokenizer, ClipTokenizer, T5Tokenizer, Tokenizer
+from models.text.tokenizer import (
+    BlankTokenizer,
+    ClipTokenizer,
+    GemmaTokenizer,
+    T5Tokenizer,
+    Tokenizer,
+)
 from models.vae.config import Tiling
 from models.weights import loader
 from models.weights.loader import Change, Module, Sharding, flat_parameters
@@ -68,6 +74,9 @@ class Reader(Protocol):
     def qwen_tokenizer(self, folder: Path, chat: Chat) -> Tokenizer:
         """Return the tokenizer of a Qwen encoder, which reads messages of that chat."""
 
+    def gemma_tokenizer(self, folder: Path) -> Tokenizer:
+        """Return the tokenizer of a Gemma encoder."""
+
 
 class Files:
     """Reader of everything from the checkpoint's files.
@@ -84,6 +93,7 @@ class Files:
     clip_tokenizer = staticmethod(ClipTokenizer)
     t5_tokenizer = staticmethod(T5Tokenizer)
     qwen_tokenizer = staticmethod(QwenTokenizer)
+    gemma_tokenizer = staticmethod(GemmaTokenizer)
 
 
 class Shapes:
@@ -119,6 +129,10 @@ class Shapes:
         return BlankTokenizer()
 
     def qwen_tokenizer(self, folder: Path, chat: Chat) -> Tokenizer:
+        """Return a tokenizer that reads nothing."""
+        return BlankTokenizer()
+
+    def gemma_tokenizer(self, folder: Path) -> Tokenizer:
         """Return a tokenizer that reads nothing."""
         return BlankTokenizer()
 

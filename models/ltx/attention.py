@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from models.ltx.rope import HeadTurns, turn
 from models.nn.attention.attention import CrossAttention
@@ -16,7 +17,6 @@ from models.nn.layers.norms import RMSNorm
 from models.nn.layers.parameterised import from_heads, linear, to_heads
 
 Tokens = Float[Array, "batch tokens width"]
-Heads = Float[Array, "batch tokens heads dim"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class TurnedAttention(nnx.Module):
         context: Tokens | None = None,
         turns: HeadTurns | None = None,
         key_turns: HeadTurns | None = None,
+        alone: Bool[Array, " batch"] | None = None,
     ) -> Tokens:
         """Attend.
 
@@ -72,20 +73,17 @@ class TurnedAttention(nnx.Module):
             context: that is asked; None: the tokens themselves.
             turns: of the queries; None: they have no positions, nor have the keys.
             key_turns: of the keys; None: those of the queries.
+            alone: rows whose tokens have their own values instead of what is found; None: none.
         """
         asked, heads, kind = x if context is None else context, self.shape.heads, self.shape.rope
         q = self.q_norm.over_heads(to_heads(self.q, x, heads))
         k = self.k_norm.over_heads(to_heads(self.k, asked, heads))
         if turns is not None:
             q, k = turn(q, turns, kind), turn(k, key_turns or turns, kind)
-        return self.finish(x, attention(q, k, to_heads(self.v, asked, heads)))
-
-    def values(self, x: Tokens) -> Tokens:
-        """Attend of each token to itself alone."""
-        return self.finish(x, to_heads(self.v, x, self.shape.heads))
-
-    def finish(self, x: Tokens, found: Heads) -> Tokens:
-        """Gate what heads found by their queries' tokens, and join them."""
+        v = to_heads(self.v, asked, heads)
+        found = attention(q, k, v)
+        if alone is not None:
+            found = jnp.where(alone[:, None, None, None], v, found)
         if self.gate is not None:
             found = found * (2 * jax.nn.sigmoid(self.gate(x)))[..., None]
         return from_heads(self.out, found)

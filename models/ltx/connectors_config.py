@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -106,6 +107,11 @@ class ConnectorsConfig:
     def widths(self) -> tuple[int, int]:
         """Features of the text of video and of audio."""
         return self.projected[0], self.projected[-1]
+
+    @property
+    def multiple(self) -> int:
+        """Number that the tokens of a text are a multiple of: registers take the rest's place."""
+        return math.lcm(*(stream.registers or 1 for stream in (self.video, self.audio)))
 
     @property
     def video(self) -> ConnectorShape:

@@ -10,7 +10,6 @@ LTX2VideoTransformer3DModel. Blocks are stacked and scanned (models/nn/layers/sc
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
@@ -37,6 +36,7 @@ from models.parallel.placement import split
 
 Vectors = Float[Array, "batch times count width"]
 Time = Float[Array, " batch *tokens"]
+Mask = Bool[Array, " batch"]
 
 SINUSOIDS = 256
 """Width of a timestep's sinusoids; fixed in every LTX-2."""
@@ -62,6 +62,17 @@ class Places(NamedTuple):
     """Frames, rows and columns of video latents."""
     audio_latents: int
     fps: float
+
+
+class Perturbed(NamedTuple):
+    """Rows of a batch that lack a part of the network, for guidance away from them."""
+
+    blocks: tuple[int, ...]
+    """Blocks in which `alone` is. Source: Hyung et al. 2024 (STG), section 3."""
+    alone: Mask
+    """Rows whose streams do not attend to themselves there."""
+    apart: Mask
+    """Rows whose streams do not attend to each other, in any block."""
 
 
 class Velocities(NamedTuple):
@@ -110,17 +121,15 @@ class StreamBlock(nnx.Module):
         self.cross_table = table(5, own.width, **kinds)
         self.epsilon, self.asks_by_time = config.norm_eps, own.modulated_context
 
-    def attend(self, x: Tokens, context: StreamContext, alone: Array | None) -> Tokens:
+    def attend(self, x: Tokens, context: StreamContext, alone: Mask | None) -> Tokens:
         """Attend to the stream itself, then to its text.
 
         Args:
-            alone: true where each token has its own values instead of attention's; None: nowhere.
+            alone: rows whose tokens have their own values instead of attention's; None: none.
         """
         shift, scale, gate, _, _, _, *of_text = moved(self.table[...], context.vectors)
         normed = rms(x, self.epsilon) * (1 + scale) + shift
-        found = self.self_attention(normed, token_attention, turns=context.turns)
-        if alone is not None:
-            found = jnp.where(alone, self.self_attention.values(normed), found)
+        found = self.self_attention(normed, token_attention, turns=context.turns, alone=alone)
         x = x + found * gate
         asking, text = rms(x, self.epsilon), self._text(context)
         if not self.asks_by_time:
@@ -148,10 +157,8 @@ class StreamBlock(nnx.Module):
             normed * (1 + second_scale) + second_shift,
         )
 
-    def ask(
-        self, x: Tokens, own: Tokens, other: Tokens, context: StreamContext, keys: HeadTurns
-    ) -> Tokens:
-        """Attend to the other stream.
+    def ask(self, own: Tokens, other: Tokens, context: StreamContext, keys: HeadTurns) -> Tokens:
+        """Return what the other stream answers.
 
         Args:
             own, other: both streams, as they are seen.
@@ -159,7 +166,7 @@ class StreamBlock(nnx.Module):
         """
         (gate,) = moved(self.cross_table[4:], context.gate)
         found = self.cross_attention(own, cross_attention, other, context.cross_turns, keys)
-        return x + gate * found
+        return gate * found
 
     def feed(self, x: Tokens, context: StreamContext) -> Tokens:
         """Feed forward."""
@@ -180,18 +187,25 @@ class AudioVideoBlock(nnx.Module):
         self,
         x: tuple[Tokens, Tokens],
         contexts: tuple[StreamContext, StreamContext],
-        alone: Array | None,
-        crossing: bool,
+        alone: Mask | None,
+        apart: Mask | None,
     ) -> tuple[Tokens, Tokens]:
-        """Attend in each stream, then across if they are to, and feed forward."""
+        """Attend in each stream, then across, and feed forward.
+
+        Args:
+            alone, apart: as of `Perturbed`, in this block; None: no rows.
+        """
         (video, audio), (of_video, of_audio) = x, contexts
         video = self.video.attend(video, of_video, alone)
         audio = self.audio.attend(audio, of_audio, alone)
-        if crossing:
-            seen, heard = self.video.seen(video, of_video), self.audio.seen(audio, of_audio)
-            keys = of_video.cross_turns
-            video = self.video.ask(video, seen[0], heard[0], of_video, of_audio.cross_turns)
-            audio = self.audio.ask(audio, heard[1], seen[1], of_audio, keys)
+        seen, heard = self.video.seen(video, of_video), self.audio.seen(audio, of_audio)
+        by_audio = self.video.ask(seen[0], heard[0], of_video, of_audio.cross_turns)
+        by_video = self.audio.ask(heard[1], seen[1], of_audio, of_video.cross_turns)
+        if apart is not None:
+            by_audio, by_video = (
+                jnp.where(apart[:, None, None], 0, answer) for answer in (by_audio, by_video)
+            )
+        video, audio = video + by_audio, audio + by_video
         return self.video.feed(video, of_video), self.audio.feed(audio, of_audio)
 
 
@@ -297,43 +311,45 @@ class LTX2Transformer(nnx.Module):
         contexts: Contexts,
         times: tuple[Times, Times],
         places: Places,
-        values_alone: Collection[int] = (),
-        crossing: bool = True,
+        perturbed: Perturbed | None = None,
     ) -> Velocities:
         """Compute the velocities of video and audio, in the dtype of the weights.
 
         Args:
             latents: tokens of video (frame by frame, row by row) and of audio.
-            values_alone: blocks whose streams do not attend to themselves (spatio-temporal
-                guidance). Source: Hyung et al. 2024 (STG), section 3.
-            crossing: False: the streams do not attend to each other (guidance by modality).
+            perturbed: rows to guide away from; None: none.
+
+        Raises: ValueError: blocks of `perturbed` that the network was not made for.
         """
         of_video, of_audio = self.turns(places)
         video, seen_at = self.video.context(contexts.video, times[0], of_video)
         audio, heard_at = self.audio.context(contexts.audio, times[1], of_audio)
         of_streams = (video, audio)
         x = (self.video.enter(latents[0]), self.audio.enter(latents[1]))
+        apart = None if perturbed is None else perturbed.apart
         (seen, heard), _ = scan(
             self.blocks,
             x,
-            lambda block, x, *alone: block(x, of_streams, *(alone or (None,)), crossing),
-            *self._alone(values_alone),
+            lambda block, x, *alone: block(x, of_streams, *(alone or (None,)), apart),
+            *self._alone(perturbed),
         )
         return Velocities(self.video.leave(seen, seen_at), self.audio.leave(heard, heard_at))
 
-    def _alone(self, blocks: Collection[int]) -> tuple[Bool[Array, " layers"], ...]:
-        """Return which blocks are without self-attention; nothing where none is.
+    def _alone(self, perturbed: Perturbed | None) -> tuple[Bool[Array, "layers batch"], ...]:
+        """Return the rows without self-attention by block; nothing where none is.
 
         Raises: ValueError: a network that was not made for it, or a block that it has not.
         """
-        if not blocks:
+        if perturbed is None or not perturbed.blocks:
             return ()
+        blocks = perturbed.blocks
         if not self.config.perturbed_attn or not {*blocks} <= {*range(self.config.num_layers)}:
             raise ValueError(
                 f"blocks {sorted(blocks)} cannot be without self-attention: perturbed_attn is "
                 f"{self.config.perturbed_attn}, and there are {self.config.num_layers} blocks"
             )
-        return (jnp.isin(jnp.arange(self.config.num_layers), jnp.array(sorted(blocks))),)
+        there = jnp.isin(jnp.arange(self.config.num_layers), jnp.array(sorted(blocks)))
+        return (there[:, None] & perturbed.alone,)
 
     def turns(self, places: Places) -> tuple[tuple[HeadTurns, HeadTurns], ...]:
         """Return turns of each stream, and of each as the other meets it: by time alone."""

@@ -8,6 +8,7 @@ Source: HaCohen et al. 2026 (LTX-2), section 3.1; diffusers autoencoder_kl_ltx2.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ from jaxtyping import Array, Float
 from models.ltx.video_vae_config import PADDINGS, LTX2VideoVaeConfig, VaeLevel
 from models.nn.layers.norms import LayerNorm, rms
 from models.nn.layers.parameterised import Kinds, conv, linear
+from models.vae.config import Tiling
+from models.vae.tiling import in_tiles
 
 Frames = Float[Array, "batch _frames _rows _columns _channels"]
 Latents = Float[Array, "batch _frames _rows _columns latent_channels"]
@@ -235,6 +238,16 @@ class LTX2VideoAutoencoder(nnx.Module):
         x = self.decoder_out(jax.nn.silu(rms(x, EPSILON)))
         patch = self.config.patch_size
         return into_pixels(x.swapaxes(2, 3), (1, patch, patch)).swapaxes(2, 3)
+
+    def decode_in_tiles(self, latents: Latents, tiling: Tiling | None) -> Frames:
+        """Decode as `decode`, in such tiles of pixels; None: as a whole.
+
+        Raises: ValueError: tiles that are not whole latents.
+        """
+        if tiling is None:
+            return self.decode(latents)
+        _, *sides = self.config.downsampling
+        return in_tiles(self.decode, latents, tiling.smaller(math.lcm(*sides)), tiling)
 
     def normalised(self, latents: Latents) -> Latents:
         """Return latents as the transformer has them, float32."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -144,6 +145,13 @@ class LTX2VideoVaeConfig:
             )
             before = wide // factor
         return tuple(levels)
+
+    @property
+    def downsampling(self) -> tuple[int, int, int]:
+        """Frames, rows and columns of pixels that one latent stands for."""
+        strides = [level.stride for level in self.down if level.stride]
+        frames, rows, columns = (math.prod(sizes) for sizes in zip(*strides, strict=True))
+        return frames, self.patch_size * rows, self.patch_size * columns
 
     @property
     def patched(self) -> int:

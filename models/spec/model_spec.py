@@ -87,6 +87,8 @@ class Limits(BaseModel):
     """Maximum `num_images`."""
     max_sequence_length: int = Field(gt=0)
     """Text tokens that the model's longest encoder takes."""
+    sequence_length_multiple: int = Field(default=1, gt=0)
+    """`max_sequence_length` must be a whole multiple of this."""
     max_clip_skip: int = Field(default=100, ge=0)
     """Maximum CLIP skip: one less than the layers of the model's shallowest CLIP encoder."""
     max_reference_images: int = Field(default=0, ge=0)

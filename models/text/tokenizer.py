@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 from transformers import (  # type: ignore[attr-defined]
     CLIPTokenizerFast,
+    GemmaTokenizerFast,
     PreTrainedTokenizerBase,
     T5TokenizerFast,
 )
@@ -197,6 +198,16 @@ class T5Tokenizer(Tokenizer):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(T5TokenizerFast, folder, ("tokenizer.json",), ("spiece.model",))
+
+
+class GemmaTokenizer(Tokenizer):
+    """Gemma's sentence pieces; padding goes before the text."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(GemmaTokenizerFast, folder, ("tokenizer.json",), ("tokenizer.model",))
+        self._tokenizer.padding_side = "left"
+        if self._tokenizer.pad_token is None:
+            self._tokenizer.pad_token = self._tokenizer.eos_token
 
 
 class BlankTokenizer(Tokenizer):

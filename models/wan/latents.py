@@ -1,13 +1,11 @@
-"""A video's shape in latents, its first noise, and its pixels as bytes."""
+"""A video's shape in latents, and its first noise."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from models.interface.pipeline import RequestError
 from models.sampling.torch_rng import TorchGenerator
@@ -85,13 +83,3 @@ def draw_noise(
 ) -> Float[np.ndarray, "f h w c"]:
     """Standard normal, float32 in every dtype, drawn channel by channel as in diffusers."""
     return generator.randn((1, channels, *latents))[0].transpose(1, 2, 3, 0)
-
-
-def to_frames(pixels: Float[Array, "*batch colours"]) -> jax.Array:
-    """Pixels in [-1, 1] → 0 to 255, clipped and cut off as in diffusers' export_to_video.
-
-    (Images are rounded, frames of video are not: `models.interface.images.to_uint8` does the
-    former.)
-    """
-    unit = jnp.clip(pixels.astype(jnp.float32) * 0.5 + 0.5, 0, 1)
-    return (unit * 255).astype(jnp.uint8)

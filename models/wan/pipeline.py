@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from models.interface.denoising_pipeline import DenoisingPipeline, Draft
 from models.interface.idle_options import idle_options
+from models.interface.images import to_frames
 from models.interface.pipeline import Fields, PyTree
 from models.interface.request import read_request
 from models.interface.solver_step import first_history, solver_key
@@ -37,7 +38,7 @@ from models.wan.image_conditioning import (
     token_timesteps,
     with_first_frame,
 )
-from models.wan.latents import Grid, draw_noise, to_frames
+from models.wan.latents import Grid, draw_noise
 from models.wan.prompts import prompt_embeds, read_texts
 from models.wan.request import WanRequest
 from models.wan.schedulers import scheduler_of

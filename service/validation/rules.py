@@ -153,6 +153,9 @@ def _wrong_counts(case: Case) -> Errors:
     for name, top in tops.items():
         if case.fields.get(name, 0) > top:
             yield FieldError(name, f"must be {top} at most")
+    multiple = case.spec.limits.sequence_length_multiple
+    if case.fields.get("max_sequence_length", 0) % multiple:
+        yield FieldError("max_sequence_length", f"must be a multiple of {multiple}")
     if case.fields.get("num_inference_steps", bounds.min_steps) < bounds.min_steps:
         name = next(iter(sorted(STEP_LISTS & case.given.keys())), "num_inference_steps")
         yield FieldError(name, f"must make {bounds.min_steps} steps at least")

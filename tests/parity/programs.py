@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from models.interface.pipeline import Pipeline, Prepared, PyTree, stack_rows
+from models.interface.pipeline import Pipeline, Prepared, PyTree, parted, stack_rows
 from models.interface.step_program import StepProgram
 
 
@@ -61,5 +61,5 @@ class Programs:
         """Latents after each step, and pixels; arguments as of `denoise`."""
         weights = self.pipeline.weights if weights is None else weights
         _, *rows = self.denoise(prepared, weights, spoil)
-        pixels = np.asarray(self.decode(weights, rows[-1]))
+        pixels = np.asarray(parted(self.decode(weights, rows[-1]))[0])
         return [np.asarray(row["latents"]) for row in rows], pixels

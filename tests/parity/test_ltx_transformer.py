@@ -18,7 +18,7 @@ from models.loading.abstract import abstract_module
 from models.ltx.config import LTX2Config
 from models.ltx.connectors import Contexts
 from models.ltx.key_mapping import TRANSFORMER as RENAMES
-from models.ltx.network import LTX2Transformer, Places, Times
+from models.ltx.network import LTX2Transformer, Perturbed, Places, Times
 from models.weights.loader import flat_parameters, load
 from tests.parity.tiny import Config
 from tests.parity.tiny_ltx import TRANSFORMER, TRANSFORMER_ODD, transformer
@@ -36,10 +36,10 @@ CASES: dict[str, Config] = {
 }
 
 
-def run(model: Any, *given: Any, alone: tuple[int, ...] = (), crossing: bool = True) -> Any:
+def run(model: Any, *given: Any, perturbed: Perturbed | None = None) -> Any:
     @nnx.jit
     def compiled(model: Any, *given: Any) -> Any:
-        return model(*given, PLACES, values_alone=alone, crossing=crossing)
+        return model(*given, PLACES, perturbed)
 
     return compiled(model, *given)
 
@@ -135,19 +135,23 @@ def test_a_timestep_of_each_token(others: bool, tmp_path: Path) -> None:
     assert error(run(model, *asked(TRANSFORMER, each_token(), wrong)), expected) > 10 * RELATIVE
 
 
-def test_guidance_of_blocks_and_of_modalities(tmp_path: Path) -> None:
+def test_rows_without_a_part(tmp_path: Path) -> None:
+    """The first row without self-attention in a block, the second without the other stream."""
     reference = transformer(3, **TRANSFORMER)
     model = ours(reference, tmp_path)
     given = asked(TRANSFORMER, SIGMAS, SIGMAS)
-    plain = run(model, *given)
+    first, second = jnp.array([True, False]), jnp.array([False, True])
     blocks = theirs(reference, TRANSFORMER, SIGMAS, spatio_temporal_guidance_blocks=[1])
-    assert error(run(model, *given, alone=(1,)), blocks) < RELATIVE
-    assert error(plain, blocks) > 1000 * RELATIVE
     isolated = theirs(reference, TRANSFORMER, SIGMAS, isolate_modalities=True)
-    assert error(run(model, *given, crossing=False), isolated) < RELATIVE
-    assert error(plain, isolated) > 1000 * RELATIVE
+    expected = tuple(
+        np.stack([one[0], other[1]]) for one, other in zip(blocks, isolated, strict=True)
+    )
+    found = run(model, *given, perturbed=Perturbed((1,), first, second))
+    assert error(found, expected) < RELATIVE
+    for one in (blocks, isolated):
+        assert error(run(model, *given), one) > 1000 * RELATIVE
     with pytest.raises(ValueError, match=r"blocks \[3\]"):
-        run(model, *given, alone=(3,))
+        run(model, *given, perturbed=Perturbed((3,), first, second))
 
 
 BITES = {

@@ -16,6 +16,7 @@ from models.loading.abstract import abstract_module
 from models.ltx.key_mapping import VIDEO_VAE
 from models.ltx.video_vae import LTX2VideoAutoencoder
 from models.ltx.video_vae_config import LTX2VideoVaeConfig
+from models.vae.config import Tiling
 from models.weights.loader import flat_parameters, load
 from tests.parity.tiny import Config
 from tests.parity.tiny_ltx import VIDEO_VAE as LIKE_2
@@ -91,6 +92,22 @@ def test_latents(config: Config, tmp_path: Path, record_property: Any) -> None:
     record_property("relative", found)
     print(f"{found:.1e}")
     assert found < RELATIVE
+
+
+def test_pixels_in_tiles(tmp_path: Path) -> None:
+    config = {**LIKE_2, "spatial_compression_ratio": 8, "temporal_compression_ratio": 4}
+    reference = video_vae(3, **config)
+    latents = drawn(1, 2, 8, 5, config["latent_channels"])
+    whole = decoded(reference, latents)
+    sides = ("height", "width")
+    reference.enable_tiling(
+        **{f"tile_sample_min_{side}": 32 for side in sides},
+        **{f"tile_sample_stride_{side}": 24 for side in sides},
+    )
+    expected = decoded(reference, latents)
+    model = ours(reference, tmp_path)
+    made = nnx.jit(lambda model, x: model.decode_in_tiles(x, Tiling(32, 24)))(model, latents)
+    assert error(made, expected) < RELATIVE < error(whole, expected) / 100
 
 
 def test_statistics_of_latents(tmp_path: Path) -> None:

@@ -17,13 +17,14 @@ from flax import nnx
 from PIL import Image
 
 from models.checkpoint.folder import read_config
+from models.interface.images import to_frames
 from models.loading.abstract import abstract_module
 from models.sampling.torch_rng import TorchGenerator
 from models.vae import video_key_mapping
 from models.vae.normalisation import Normalisation
 from models.vae.video import VideoAutoencoder
 from models.vae.video_config import VideoVaeConfig
-from models.wan.latents import draw_noise, to_frames
+from models.wan.latents import draw_noise
 from models.wan.vace import Control, VaceTransformer
 from models.wan.vace_conditions import control_channels, control_video, with_references
 from models.wan.vace_inputs import read_frames, read_reference

@@ -6,11 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from models.interface.images import to_frames
 from models.interface.pipeline import RequestError
 from models.interface.request import read_request
 from models.sampling.torch_rng import TorchGenerator
 from models.vae.normalisation import Normalisation
-from models.wan.latents import Grid, draw_noise, to_frames
+from models.wan.latents import Grid, draw_noise
 from models.wan.request import WanRequest
 from tests.models.wan.test_request import FIELDS
 

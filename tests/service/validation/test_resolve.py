@@ -326,6 +326,14 @@ def test_a_listed_size_has_a_listed_length_of_text() -> None:
     assert wrong_fields(spec, max_sequence_length=33) == said
 
 
+def test_a_text_has_a_multiple_of_tokens() -> None:
+    limits = SPEC.limits.model_copy(update={"sequence_length_multiple": 32})
+    spec = SPEC.model_copy(update={"limits": limits})
+    assert resolved(spec, max_sequence_length=96).fields["max_sequence_length"] == 96
+    said = {"max_sequence_length": "must be a multiple of 32"}
+    assert wrong_fields(spec, max_sequence_length=80) == said
+
+
 WEIGHTED = SPEC.model_copy(
     update={"fields": SPEC.fields | {"prompt_syntax", "negative_prompt", "prompt_2"}}
 )

@@ -1,0 +1,21 @@
+"""Names of LTX-2's layers in files of adapters.
+
+Source: diffusers, loaders/lora_conversion_utils.py,
+_convert_non_diffusers_ltx2_lora_to_diffusers.
+"""
+
+from __future__ import annotations
+
+from models.adapters.layer_names import Spelling
+from models.ltx.authors_names import LAYERS
+from models.ltx.key_mapping import TRANSFORMER as RENAMES
+
+TRANSFORMER = Spelling(
+    network="transformer",
+    renames=RENAMES,
+    dotted=("transformer.", "diffusion_model.", "model.diffusion_model.", "base_model.model.", ""),
+    underscored=("lora_unet_", "lora_transformer_"),
+    fused=lambda network: LAYERS,
+)
+
+SPELLINGS = (TRANSFORMER,)

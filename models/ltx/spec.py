@@ -1,0 +1,109 @@
+"""Spec of an LTX-2 checkpoint for the API: tasks, fields, defaults and limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from models.checkpoint.folder import fingerprint, read_defaults
+from models.ltx.config import LTX2Config
+from models.ltx.request import FIELDS
+from models.ltx.video_vae_config import LTX2VideoVaeConfig
+from models.spec.model_spec import Limits, ModelSpec
+
+WIDTH_PX, HEIGHT_PX, FRAMES, FPS = 768, 512, 121, 24
+"""The video of a request that names no size, as in diffusers' LTX2Pipeline."""
+AREAS = 6
+"""Multiple of that video's area that a request may ask for: 1080p among them."""
+MAX_SEQUENCE_LENGTH = 1024
+"""Gemma's tokens at most, as in diffusers' LTX2Pipeline."""
+OWN: Mapping[str, Any] = {
+    "num_inference_steps": 30,
+    "guidance_scale": 3.0,
+    "audio_guidance_scale": 7.0,
+    "modality_scale": 3.0,
+    "guidance_rescale": 0.7,
+    "fps": FPS,
+}
+
+
+def make_spec(
+    name: str,
+    sources: tuple[Path, ...],
+    config: LTX2Config,
+    vae: LTX2VideoVaeConfig,
+    defaults: Mapping[str, Any],
+    *,
+    text_multiple: int,
+    min_steps: int,
+    sound_hz: int,
+) -> ModelSpec:
+    """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's.
+
+    Args:
+        sources: the folder, and the file of weights if there is one.
+        text_multiple: number that the tokens of a text are a multiple of.
+        min_steps: least steps that the schedule can have.
+        sound_hz: samples a second of the sound.
+    """
+    fields = FIELDS if config.perturbed_attn else FIELDS - {"stg_scale"}
+    chosen = {**read_defaults(sources[0]), **defaults}
+    unknown = sorted(chosen.keys() - fields)
+    if unknown:
+        raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
+    limits = _limits(config, vae, text_multiple, min_steps)
+    return ModelSpec(
+        name=name,
+        family="ltx",
+        tasks=("text-to-video", "image-to-video"),
+        fields=fields,
+        defaults={**_own_defaults(limits, stg=config.perturbed_attn), **chosen},
+        limits=limits,
+        sound_hz=sound_hz,
+        bucket_fields=("width", "height", "num_frames", "fps", "max_sequence_length"),
+        fingerprint=fingerprint(*sources),
+    )
+
+
+def _limits(
+    config: LTX2Config, vae: LTX2VideoVaeConfig, text_multiple: int, min_steps: int
+) -> Limits:
+    """Return the limits: the sizes and seconds that positions are fractions of."""
+    frame, *sides = vae.downsampling
+    multiple = math.lcm(*sides)
+    reach = min(config.base_height, config.base_width) // multiple * multiple
+    longest = config.pos_embed_max_pos * FPS // frame * frame + 1
+    return Limits(
+        size_multiple_px=multiple,
+        min_side_px=multiple,
+        max_side_px=max(multiple, reach),
+        max_pixels=max(multiple**2, AREAS * WIDTH_PX * HEIGHT_PX),
+        max_frames=max(frame + 1, longest),
+        min_frames=frame + 1,
+        frames_multiple=frame,
+        max_steps=1000,
+        min_steps=min_steps,
+        max_images=4,
+        max_sequence_length=MAX_SEQUENCE_LENGTH // text_multiple * text_multiple,
+        sequence_length_multiple=text_multiple,
+    )
+
+
+def _own_defaults(limits: Limits, *, stg: bool) -> dict[str, Any]:
+    """Diffusers' call; sizes that the network cannot have make way for the next smaller one."""
+    multiple, frame = limits.size_multiple_px, limits.frames_multiple
+    width, height = (
+        max(multiple, min(usual, limits.max_side_px) // multiple * multiple)
+        for usual in (WIDTH_PX, HEIGHT_PX)
+    )
+    frames = (min(FRAMES, limits.max_frames) - 1) // frame * frame + 1
+    return {
+        "width": width,
+        "height": height,
+        "num_frames": max(limits.min_frames, frames),
+        **OWN,
+        "max_sequence_length": limits.max_sequence_length,
+        **({"stg_scale": 1.0} if stg else {}),
+    }

@@ -1,0 +1,73 @@
+"""The authors' names of the transformer's arrays: of single files, and of adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from diffusers.loaders.lora_conversion_utils import _convert_non_diffusers_ltx2_lora_to_diffusers
+from diffusers.loaders.single_file_utils import convert_ltx2_transformer_to_diffusers
+
+from models.adapters.layer_names import names
+from models.checkpoint.key_mapping import target
+from models.loading.abstract import abstract_module
+from models.ltx.adapter_names import TRANSFORMER as SPELLING
+from models.ltx.authors_names import AUTHORS_RENAMES
+from models.ltx.config import LTX2Config
+from models.ltx.key_mapping import TRANSFORMER as RENAMES
+from models.ltx.network import LTX2Transformer
+from tests.parity.tiny_ltx import TRANSFORMER, TRANSFORMER_ODD, transformer
+
+PARTS = {
+    "audio_prompt_adaln.": "audio_prompt_adaln_single.",
+    "prompt_adaln.": "prompt_adaln_single.",
+    "audio_time_embed.": "audio_adaln_single.",
+    "time_embed.": "adaln_single.",
+    "audio_proj_in.": "audio_patchify_proj.",
+    "proj_in.": "patchify_proj.",
+    "av_cross_attn_video_scale_shift.": "av_ca_video_scale_shift_adaln_single.",
+    "av_cross_attn_video_a2v_gate.": "av_ca_a2v_gate_adaln_single.",
+    "av_cross_attn_audio_scale_shift.": "av_ca_audio_scale_shift_adaln_single.",
+    "av_cross_attn_audio_v2a_gate.": "av_ca_v2a_gate_adaln_single.",
+    "video_a2v_cross_attn_scale_shift_table": "scale_shift_table_a2v_ca_video",
+    "audio_a2v_cross_attn_scale_shift_table": "scale_shift_table_a2v_ca_audio",
+}
+CONFIGS = {"2.3": TRANSFORMER, "2.0, odd": TRANSFORMER_ODD}
+
+
+def authors(key: str) -> str:
+    """Return the authors' name of an array."""
+    key = key.replace(".norm_q.", ".q_norm.").replace(".norm_k.", ".k_norm.")
+    for ours, theirs in PARTS.items():
+        head, found, rest = key.rpartition(ours)
+        if found and (not head or head.endswith(".")):
+            return head + theirs + rest
+    return key
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_the_authors_keys_are_diffusers(config: Mapping[str, Any]) -> None:
+    """As diffusers converts them; it has no names of 2.3's text modulation yet."""
+    for key in transformer(1, **config).state_dict():
+        theirs = authors(key)
+        if "prompt_adaln." not in key:
+            converted = convert_ltx2_transformer_to_diffusers({theirs: 0})
+            assert [*converted] == [key]
+        found, expected = target(theirs, AUTHORS_RENAMES), target(key, RENAMES)
+        assert found is not None and expected is not None
+        assert found._replace(rule=0) == expected._replace(rule=0), key
+
+
+def test_adapters_by_the_authors_names() -> None:
+    network = abstract_module(LTX2Transformer, LTX2Config(**TRANSFORMER))
+    known = names(SPELLING, network).names
+    for key, module in transformer(1, **TRANSFORMER).named_modules():
+        if type(module).__name__ != "Linear":
+            continue
+        theirs = authors(f"{key}.weight").removesuffix(".weight")
+        (converted,) = _convert_non_diffusers_ltx2_lora_to_diffusers(
+            {f"diffusion_model.{theirs}": 0}
+        )
+        assert converted == f"transformer.{key}"
+        assert known[theirs] == known[key], key
