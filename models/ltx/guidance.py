@@ -23,7 +23,7 @@ Tokens = Float[Array, "batch tokens channels"]
 
 
 class Answer(NamedTuple):
-    """What the network is asked about a row."""
+    """Kind of answer that the network is asked for."""
 
     prompt: int = 0
     alone: bool = False

@@ -22,7 +22,7 @@ from models.sampling.torch_rng import TorchGenerator
 Flat = Float[Array, "*batch numbers"]
 
 
-class Streams(NamedTuple):
+class BothStreams(NamedTuple):
     """Tokens of both streams."""
 
     video: Float[Array, "*batch tokens channels"]
@@ -35,7 +35,7 @@ class Streams(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Grid:
+class LatentGrid:
     """Sizes that a checkpoint can serve."""
 
     video: LTX2VideoVaeConfig
@@ -72,11 +72,11 @@ class Grid:
             "audio_noise": audio.transpose(1, 0, 2).reshape(sound, -1),
         }
 
-    def streams(self, latents: Flat, places: Places) -> Streams:
+    def streams(self, latents: Flat, places: Places) -> BothStreams:
         """Return a row's or rows' latents as tokens."""
         tokens = int(np.prod(places.grid))
         end, batch = tokens * self.video.latent_channels, latents.shape[:-1]
-        return Streams(
+        return BothStreams(
             latents[..., :end].reshape(*batch, tokens, -1),
             latents[..., end:].reshape(*batch, places.audio_latents, -1),
         )

@@ -34,7 +34,7 @@ from models.ltx.key_mapping import (
     connector_renames,
     vocoder_renames,
 )
-from models.ltx.latents import Grid
+from models.ltx.latents import LatentGrid
 from models.ltx.network import LTX2Transformer
 from models.ltx.pipeline import LTX2Networks, LTX2Pipeline
 from models.ltx.spec import make_spec
@@ -171,7 +171,7 @@ def load(
     return LTX2Pipeline(
         with_presets(spec, folder, levers, reading.qualities, reading.eight_bit),
         LTX2Networks(**loaded, preview=preview),
-        Grid(configs.vae, configs.audio_vae),
+        LatentGrid(configs.vae, configs.audio_vae),
         scheduler,
         reading.reader.gemma_tokenizer(folder / "tokenizer"),
         reading.vae_tiling,

@@ -21,7 +21,7 @@ from models.ltx.adapter_names import SPELLINGS
 from models.ltx.connectors import Contexts
 from models.ltx.first_frame import read_first_frame
 from models.ltx.guidance import answers_of, guided, perturbed
-from models.ltx.latents import Grid, Streams, places_of, sizes
+from models.ltx.latents import BothStreams, LatentGrid, places_of, sizes
 from models.ltx.network import Times
 from models.ltx.request import LTX2Request, steps_of
 from models.ltx.sound import AudioParts, decode_audio
@@ -62,7 +62,7 @@ class LTX2Pipeline(DenoisingPipeline[LTX2Networks]):
         self,
         spec: ModelSpec,
         modules: LTX2Networks,
-        grid: Grid,
+        grid: LatentGrid,
         scheduler: FlowMatchEuler,
         tokenizer: Tokenizer,
         vae_tiling: Tiling | None = None,
@@ -117,7 +117,7 @@ class LTX2Pipeline(DenoisingPipeline[LTX2Networks]):
             video = jnp.concatenate([vae.normalised(vae.encode(pixels))[0], video[1:]])
             marks = {"from_image": jnp.zeros(0)}
         return {
-            "latents": Streams(video.reshape(-1, video.shape[-1]), inputs["audio_noise"]).flat,
+            "latents": BothStreams(video.reshape(-1, video.shape[-1]), inputs["audio_noise"]).flat,
             "prompt_embeds": contexts.video.astype(self.dtype),
             "audio_embeds": contexts.audio.astype(self.dtype),
             **{name: inputs[name] for name in ("grid", "sound")},
@@ -153,7 +153,7 @@ class LTX2Pipeline(DenoisingPipeline[LTX2Networks]):
         )
         away = [answer.weights(values) for answer in answers[1:]]
         sigma, share = solver_values(values)["sigma"], values["guidance_rescale"]
-        found = Streams(
+        found = BothStreams(
             *(
                 guided(
                     latents,

@@ -121,4 +121,4 @@ LTX_2_3: Mapping[str, Config] = {
     "audio_vae": _AUDIO_VAE,
     "vocoder": _VOCODER_2_3,
 }
-"""What they leave out are the defaults of diffusers' networks."""
+"""Networks of LTX-2.3; what these leave out are the defaults of diffusers' networks."""
