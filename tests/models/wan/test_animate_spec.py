@@ -45,7 +45,7 @@ def test_a_request_is_one_segment(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"vae": replace(VAE_2_1, scale_factor_temporal=8)}, "scale_factor_temporal"),
+        ({"vae": replace(VAE_2_1, scale_factor_temporal=8)}, "the parts do not fit"),
         ({"transformers": {"transformer": CONFIG, "transformer_2": CONFIG}}, "has neither"),
         ({"image_encoder": None}, "no image_encoder"),
     ],

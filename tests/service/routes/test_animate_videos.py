@@ -15,7 +15,7 @@ from tests.service.standin import VIDEO, StandIn, clip
 
 ANIMATED = VIDEO.model_copy(
     update={
-        "fields": VIDEO.fields
+        "fields": VIDEO.fields - {"control_video"}
         | {"image", "pose_video", "face_video", "background_video", "mask_video"},
         "tasks": ("image-to-video",),
         "needed": frozenset({"pose_video", "face_video"}),
