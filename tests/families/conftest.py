@@ -12,6 +12,22 @@ from tests.families.suite import EVERY
 from workers.slice.mesh import one_device
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what a test's module says: pairs of parameters are not chosen any other way that
+    keeps the tests of one entry together."""
+    out = [item for item in items if isinstance(item, pytest.Function) and _is_left_out(item)]
+    config.hook.pytest_deselected(items=out)
+    items[:] = [item for item in items if item not in set(out)]
+
+
+def _is_left_out(item: pytest.Function) -> bool:
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    rule = getattr(item.module, "is_left_out", None)
+    return bool(
+        rule and {"family", "name"} <= params.keys() and rule(params["family"], params["name"])
+    )
+
+
 @pytest.fixture(scope="module", autouse=True)
 def compiled_coarsely(coarse: None) -> None:
     """What is computed is asked here, not how fast."""

@@ -46,7 +46,7 @@ class Mechanism:
 
 MECHANISMS: Mapping[str, Mechanism] = {
     "diffusers' pixels": Mechanism(f"{SUITE}/test_drawing.py::test_the_picture_is_diffusers"),
-    "eleven layouts": Mechanism(
+    "every axis of layouts": Mechanism(
         f"{SUITE}/test_drawing.py::test_a_layout_draws_what_one_device_draws"
     ),
     "two hosts": Mechanism(f"{HOSTS}::test_a_slice_of_two_processes_draws_what_one_device_draws"),
