@@ -103,7 +103,7 @@ def test_pictures_to_follow_by_controlnets(page: Page, url: str, files: dict[str
     page.set_input_files("#control", files["red"])
     expect(page.get_by_label("Name", exact=True)).to_have_value("canny")
     for name, value in (("Scale", "0.7"), ("End", "0.8")):
-        page.get_by_label(name, exact=True).fill(value)
+        page.locator("#control-list").get_by_label(name, exact=True).fill(value)
     (entry,) = asked_for(url, page)["control"]
     assert entry["image"].endswith("/control.0.image")
     wanted = {"name": "canny", "scale": 0.7, "start": 0.0, "end": 0.8}
