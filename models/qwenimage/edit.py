@@ -122,8 +122,12 @@ class QwenImageEditPipeline(QwenImagePipeline):
         return self.preprocessor.merge_size**2
 
     def _places(self, images: int) -> list[int]:
-        """Return the tokens in front of each image's marker, the same in every chat."""
-        return [len(pieces) for pieces in self.tokenizer.pieces(self.showing.heads(images))]
+        """Return the tokens in front of each image's marker, the same in every chat.
+
+        At least the markers before it: a planner's texts are but padding.
+        """
+        heads = self.tokenizer.pieces(self.showing.heads(images))
+        return [max(index, len(pieces)) for index, pieces in enumerate(heads)]
 
     def _patches(self, image: Image.Image, field: str) -> Float[np.ndarray, "rows columns pixels"]:
         """Return what the encoder sees. Raises: RequestError: the image is too narrow."""

@@ -47,6 +47,8 @@ class Kind(NamedTuple):
     """Images beside `image` at the most."""
 
 
+MOST_RATIO_OF_EDITS = MOST_RATIO * 3 // 4
+"""Of images: their shorter side is rounded to multiples of 32 px before the encoder sees them."""
 DRAWING = Kind(
     FIELDS - {FURTHER},
     ("text-to-image", "image-to-image", "inpainting"),
@@ -61,7 +63,7 @@ EDITING = Kind(
         "sized_by_image": ("image-to-image", "inpainting"),
         "sized_area_px": AREA_PX,
         "strength_needs": "mask_image",
-        "most_ratio": {IMAGE: MOST_RATIO},
+        "most_ratio": {IMAGE: MOST_RATIO_OF_EDITS},
         "read_pixels": {IMAGE: AREA_PX},
     },
 )
@@ -73,7 +75,7 @@ EDITING_SEVERAL = Kind(
         "sized_by_image": ("image-to-image",),
         "sized_area_px": AREA_PX,
         "sized_by_last": True,
-        "most_ratio": dict.fromkeys((IMAGE, FURTHER), MOST_RATIO),
+        "most_ratio": dict.fromkeys((IMAGE, FURTHER), MOST_RATIO_OF_EDITS),
         "read_pixels": dict.fromkeys((IMAGE, FURTHER), AREA_PX),
     },
     references=3,

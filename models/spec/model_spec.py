@@ -326,7 +326,7 @@ class ModelSpec(BaseModel):
         fields_of_images = [field_of(path) for path in image_values(request)]
         controlled_px = round(self.control_work(fields) * _pixels(fields))
         for part, each, more in (
-            (READ_PX, self.read_pixels, controlled_px),
+            (READ_PX, self._pixels_read(request, fields), controlled_px),
             (READ_FRAMES, self.read_frames, 0),
         ):
             if read := more + sum(each.get(name, 0) for name in fields_of_images):
@@ -335,6 +335,17 @@ class ModelSpec(BaseModel):
             size += f",{REFINER}"
         pages = pages_of_request(loras)
         return f"{size},lora_pages={pages}" if pages else size
+
+    def _pixels_read(
+        self, request: Mapping[str, Any], fields: Mapping[str, Any]
+    ) -> Mapping[str, int]:
+        """Return the pixels that steps read of each image, by field.
+
+        The image behind a mask of an edit is read at the request's size.
+        """
+        if self.strength_needs == "mask_image" and "mask_image" in request:
+            return {**self.read_pixels, "image": _pixels(fields)}
+        return self.read_pixels
 
 
 def _pixels(fields: Mapping[str, Any]) -> int:

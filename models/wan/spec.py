@@ -71,7 +71,7 @@ def make_spec(
         limits=limits,
         schedulers=OPTIONS,
         read_frames=read_frames_of(checkpoint, grid),
-        most_ratio=dict.fromkeys(COVERING, MOST_RATIO) if checkpoint.reads_control else {},
+        most_ratio=most_ratio_of(checkpoint),
         bucket_fields=("width", "height", "num_frames", "max_sequence_length"),
         fingerprint=fingerprint(*sources),
     )
@@ -88,6 +88,13 @@ def fields_of(checkpoint: WanCheckpoint) -> frozenset[str]:
         "mask_video": checkpoint.reads_control or checkpoint.animates,
     }
     return frozenset(name for name in FIELDS if served.get(name, True))
+
+
+def most_ratio_of(checkpoint: WanCheckpoint) -> dict[str, int]:
+    """Return how much longer than wide images may be that are fitted into a video, by field."""
+    if checkpoint.reads_control:
+        return dict.fromkeys(COVERING, MOST_RATIO)
+    return {"image": MOST_RATIO} if checkpoint.animates else {}
 
 
 def needed_of(checkpoint: WanCheckpoint) -> frozenset[str]:

@@ -60,7 +60,7 @@ async def resolve_request(front: FrontEnd, caller: Caller, parsed: Parsed) -> Re
         raise Invalid(wrong)
     _check_stored(images, front.settings.tenant(caller.tenant))
     if fields.task in spec.sized_by_image:
-        fields = _sized(front, parsed, _sizing(files, spec), spec, offered)
+        fields = _sized(front, parsed, files, spec, offered)
     return ResolvedRequest(parsed, spec, fields, images)
 
 
@@ -108,19 +108,24 @@ def _check_stored(images: Images, limits: TenantSettings) -> None:
     raise Invalid([FieldError(max(sizes, key=lambda name: sizes[name]), said)])
 
 
-def _sizing(files: Mapping[str, ImageFile], spec: ModelSpec) -> ImageFile:
-    """Return the image whose size the request's is."""
+def _sizing(files: Mapping[str, ImageFile], spec: ModelSpec) -> str:
+    """Return the path of the image whose size the request's is."""
     references = listed_paths(files, "reference_images") if spec.sized_by_last else []
-    return files[["image", *references][-1]]
+    return ["image", *references][-1]
 
 
 def _sized(
-    front: FrontEnd, parsed: Parsed, image: ImageFile, spec: ModelSpec, offered: Sequence[Lora]
+    front: FrontEnd,
+    parsed: Parsed,
+    files: Mapping[str, ImageFile],
+    spec: ModelSpec,
+    offered: Sequence[Lora],
 ) -> Resolved:
     """The request at the size of its image. Raises: Invalid: the model does not serve that."""
-    sized = with_size_of(parsed.body, image, spec)
+    path = _sizing(files, spec)
+    sized = with_size_of(parsed.body, files[path], spec)
     try:
         return resolve(sized, spec, front.settings.limits, parsed.media_types, offered)
     except Invalid as error:
         said = f"is {sized.width} x {sized.height} pixels, to multiples; send width and height"
-        raise Invalid([FieldError("image", f"{said} ({error})")]) from error
+        raise Invalid([FieldError(path, f"{said} ({error})")]) from error

@@ -49,8 +49,8 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-OF_BASE = ("image_prompts", "controls", "refiner")
-"""Settings of networks that lie beside a model's own."""
+OF_BASE = ("image_prompts", "controls", "refiner", "pipeline")
+"""Settings of networks that lie beside a model's own, and of how it is drawn with."""
 
 
 class ControlSettings(Section):

@@ -93,7 +93,7 @@ def _drawn_by_vace(folder: Path, request: Fields) -> np.ndarray:
         {name: of for name, of in request.items() if name not in SCALED},
         frames=True,
         video=[*given, *[Image.new("RGB", size, (128, 128, 128))] * missing],
-        mask=[*[covered(mask)] * len(given), *[Image.new("L", size, 255)] * missing],
+        mask=[*[covered(mask).convert("L")] * len(given), *[Image.new("L", size, 255)] * missing],
         reference_images=references,
         conditioning_scale=SCALED["conditioning_scale"][0],
     )

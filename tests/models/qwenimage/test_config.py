@@ -16,6 +16,7 @@ from models.qwenimage.config import QwenImageConfig
 from models.qwenimage.latents import image_ids, text_ids
 from models.qwenimage.published import TRANSFORMER
 from models.spec.image_sizes import size_of_area
+from models.vision.qwen_patches import MOST_RATIO
 
 
 @pytest.mark.parametrize(
@@ -82,9 +83,19 @@ def test_requests_that_do_not_fit_are_refused_by_name(pipeline: Pipeline) -> Non
 def test_panoramas_are_bounded_by_their_pixels(name: str, tmp_path: Path) -> None:
     published.write(name, tmp_path)
     spec = registry.load(name, str(tmp_path), "bfloat16", {}, reader=SHAPES).spec
-    assert spec.sized_area_px is not None and spec.most_ratio["image"] == 200
+    assert spec.sized_area_px is not None and spec.most_ratio["image"] == 150
     sides = size_of_area((8000, 1000), spec.sized_area_px)
     assert sides == (2912, 352) and sides[0] <= spec.limits.max_side_px == 8192
+    longest = size_of_area((spec.most_ratio["image"], 1), spec.sized_area_px)
+    assert longest[0] // 32 <= MOST_RATIO * (longest[1] // 32), "the encoder of images reads it"
+
+
+def test_an_edit_behind_a_mask_is_priced_by_its_own_size(tmp_path: Path) -> None:
+    published.write("qwen-image-edit", tmp_path)
+    spec = registry.load("q", str(tmp_path), "bfloat16", {}, reader=SHAPES).spec
+    edit = {"width": 2048, "height": 1024, "image": "a"}
+    assert "read_px=1048576" in spec.bucket(edit)
+    assert f"read_px={2048 * 1024}" in spec.bucket({**edit, "mask_image": "b"})
 
 
 def test_the_published_schedule_ends_at_its_terminal_shift(pipeline: Pipeline) -> None:

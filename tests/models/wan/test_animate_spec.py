@@ -39,6 +39,7 @@ def test_a_request_is_one_segment(tmp_path: Path) -> None:
     assert spec.limits.max_frames == spec.defaults["num_frames"] == 77
     wanted = {"width": 1280, "height": 720, "num_inference_steps": 20, "guidance_scale": 1.0}
     assert wanted.items() <= spec.defaults.items()
+    assert spec.most_ratio == {"image": 8}
     assert Grid.of(CONFIG, VAE_2_1).frame == spec.read_frames["image"] == 4
 
 
