@@ -1,8 +1,8 @@
 """A front end with stand-ins for pools, as a process: `python -m tests.e2e.standins REDIS DIR`.
 
 One makes images, another videos; each has more fields than the smallest real model. Two can't do
-without an image or videos. The first model by name has had a pool that is gone. It prints its address and runs until its
-standard input ends.
+without an image or videos. The first model by name has had a pool that is gone. It prints its
+address and runs until its standard input ends.
 """
 
 from __future__ import annotations
