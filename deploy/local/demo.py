@@ -49,34 +49,55 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C reaches `up` too, and ends it
     signal.signal(signal.SIGTERM, lambda *_: system.terminate())
     assert system.stdout is not None
-    made: set[str] = set()
+    firsts = Firsts()
     for line in system.stdout:
         print(line, end="", flush=True)
         if found := READY.search(line):
-            model, server = found.groups()
-            _show(model, server, made)
+            firsts.ready(*found.groups())
     return system.wait()
 
 
-def _show(model: str, server: str, made: set[str]) -> None:
-    """The first image of a model that is ready; of the only one there is, when Atelier is."""
-    if model in FIRST or (model == ALL and not made):
-        made.add(model)
-        _make_first(model, server)
-        if len(made) == 1:
+class Firsts:
+    """First outputs of the models as these become ready."""
+
+    def __init__(self) -> None:
+        self._asked: set[str] = set()
+        self._made: set[str] = set()
+        self._waiting: dict[str, str] = {}
+
+    def ready(self, model: str, server: str) -> None:
+        """Make the first output of a model that is ready; of the only one, when Atelier is.
+
+        One that changes an image waits for the model that makes it.
+        """
+        if model not in FIRST and (model != ALL or self._asked):
+            return
+        first = FIRST.get(model, PICTURE)
+        if first.image and first.image not in self._made:
+            self._waiting[model] = server
+            return
+        self._asked.add(model)
+        if _make_first(model, server):
+            self._made.add(first.file)
+        if len(self._asked) == 1:
             print(f"Make more at {server}  (Ctrl-C stops the system)", flush=True)
+        for later in [name for name in self._waiting if FIRST[name].image in self._made]:
+            self.ready(later, self._waiting.pop(later))
 
 
-def _make_first(model: str, server: str) -> None:
+def _make_first(model: str, server: str) -> bool:
+    """Make a model's first output; return whether it did."""
     prompt, file, image = FIRST.get(model, PICTURE)
     path = FOLDER / file
     path.parent.mkdir(exist_ok=True)
     chosen = ["--model", model] if model in FIRST else []
     chosen += ["--image", str(FOLDER / image)] if image else []
     command = ["generate", prompt, *chosen, "--server", server, "--output", str(path)]
-    if subprocess.run([*ATELIER, *command], env=importing_ours(os.environ)).returncode == 0:
-        kind = "video" if path.suffix == ".mp4" else "image"
-        print(f"A first {kind}, {prompt!r}, is in {path.resolve()}", flush=True)
+    if subprocess.run([*ATELIER, *command], env=importing_ours(os.environ)).returncode:
+        return False
+    kind = "video" if path.suffix == ".mp4" else "image"
+    print(f"A first {kind}, {prompt!r}, is in {path.resolve()}", flush=True)
+    return True
 
 
 if __name__ == "__main__":

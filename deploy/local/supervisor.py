@@ -37,7 +37,7 @@ DEMO_FOLDER = Path(__file__).resolve().parents[2] / "models" / "demo"
 DEMO_EDIT_PIPELINE = "FluxKontextPipeline"
 """Pipeline of the demo models that change an image."""
 DEMO_SLOTS = 2
-"""Slots of each demo model's pool: three of them share a small machine."""
+"""Slots of each demo model's pool: four of them share a small machine."""
 CORES_A_START = 2
 """Cores that a pool keeps busy while it loads and compiles; with fewer, pools start in turns."""
 TURN_S = 60.0

@@ -79,6 +79,8 @@ MODEL: Example = {
     "family": "flux",
     "tasks": ["text-to-image", "image-to-image"],
     "fields": ["guidance_scale", "height", "num_inference_steps", "prompt", "seed", "width"],
+    "needed": [],
+    "strength_needs": "image",
     "needs": {},
     "limits": {
         "size_multiple_px": 16,

@@ -176,6 +176,10 @@ class ModelView(View):
     """Tasks that it serves, such as `text-to-image`."""
     fields: list[str]
     """Request fields that it serves; any other is refused by name."""
+    needed: list[str]
+    """Request fields that every request has to set, beside the images of its task."""
+    strength_needs: Literal["image", "mask_image"]
+    """Image that a request with `strength` has to have, where the model serves it."""
     needs: dict[str, list[Need]]
     """Conditions of a field's effect, by field; where they do not hold a job gets a warning."""
     limits: Bounds
@@ -388,6 +392,8 @@ def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
         family=spec.family,
         tasks=list(spec.tasks),
         fields=sorted(spec.fields),
+        needed=sorted(spec.needed),
+        strength_needs=spec.strength_needs,
         needs={name: list(needs) for name, needs in spec.needs.items()},
         limits=bounds_of(spec.limits, limits),
         defaults=dict(spec.defaults),

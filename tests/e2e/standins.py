@@ -1,8 +1,8 @@
-"""A front end with two stand-ins for pools, as a process: `python -m tests.e2e.standins REDIS DIR`.
+"""A front end with stand-ins for pools, as a process: `python -m tests.e2e.standins REDIS DIR`.
 
-One makes images, the other videos; each has more fields than the smallest real model. A third
-model, the first by name, has had a pool that is gone. It prints its address and runs until its
-standard input ends.
+One makes images, another videos; each has more fields than the smallest real model. Two can't do
+without an image or videos. The first model by name has had a pool that is gone. It prints its
+address and runs until its standard input ends.
 """
 
 from __future__ import annotations
@@ -49,6 +49,25 @@ PAINTER = SPEC.model_copy(
         },
     }
 )
+MASKED = SPEC.model_copy(
+    update={
+        "name": "masked-edit",
+        "tasks": ("image-to-image", "inpainting"),
+        "fields": SPEC.fields - {"hires"} | {"mask_image"},
+        "task_defaults": {"inpainting": {"strength": 0.6}},
+        "strength_needs": "mask_image",
+    }
+)
+"""Edits from noise alone: `strength` has a meaning with a mask only."""
+POSED = VIDEO.model_copy(
+    update={
+        "name": "posed-character",
+        "tasks": ("image-to-video",),
+        "fields": VIDEO.fields - {"control_video", "last_image"}
+        | {"pose_video", "face_video", "background_video"},
+        "needed": frozenset({"pose_video", "face_video"}),
+    }
+)
 RETIRED = SPEC.model_copy(update={"name": "a-retired-model"})
 
 
@@ -58,7 +77,7 @@ async def main(redis_url: str, folder: Path) -> None:
     queue = await Queue.connect(redis_url, QueueSettings())
     async with AsyncExitStack() as stack:
         stack.push_async_callback(queue.close)
-        for spec in (PAINTER, VIDEO):
+        for spec in (PAINTER, VIDEO, MASKED, POSED):
             await stack.enter_async_context(StandIn(queue, store, spec))
         await queue.register("retired", RETIRED, ready=True)
         await queue.unregister("retired", RETIRED.name)

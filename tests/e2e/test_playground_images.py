@@ -15,6 +15,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.browser import a_browser, make, pages, standins
+from tests.e2e.standins import MASKED, POSED
 from tests.service.standin import MODEL, VIDEO, clip
 
 WIDE = (200, 100)
@@ -155,6 +156,30 @@ def test_a_mask_is_painted_on_the_picture(page: Page, url: str, files: dict[str,
     assert {*np.unique(mask[30:70, 48:53])} == {255}
     assert {*np.unique(mask[:, 90:])} == {0}
     assert asked_for(url, page)["mask_image"].endswith("/mask_image")
+
+
+def test_strength_goes_with_the_image_that_it_needs(
+    page: Page, url: str, files: dict[str, Path]
+) -> None:
+    page.select_option("#model", MASKED.name)
+    page.set_input_files("#image", files["red"])
+    expect(page.locator("#strength")).to_be_hidden()
+    assert "strength" not in asked_for(url, page)
+    page.set_input_files("#mask_image", files["blue"])
+    expect(page.locator("#strength")).to_be_visible()
+    page.fill("#strength", "0.7")
+    assert asked_for(url, page)["strength"] == 0.7
+
+
+def test_pictures_that_a_model_needs_are_not_optional(page: Page) -> None:
+    optional = {name: page.locator(f"[data-field={name}] .optional") for name in POSED.fields}
+    page.select_option("#model", POSED.name)
+    for name in ("image", "pose_video", "face_video"):
+        expect(page.locator(f"#{name}-drop")).to_be_visible()
+        expect(optional[name]).to_be_hidden()
+    expect(optional["background_video"]).to_be_visible()
+    page.select_option("#model", VIDEO.name)
+    expect(optional["image"]).to_be_visible()
 
 
 def test_a_painted_mask_is_opened_again_and_erased(page: Page, files: dict[str, Path]) -> None:

@@ -19,10 +19,21 @@ async def test_a_model_tells_what_it_serves(http: httpx.AsyncClient, pool: Stand
     assert model["limits"]["size_multiple_px"] == 16
     assert model["defaults"]["num_inference_steps"] == 4
     assert model["task_defaults"] == {"image-to-image": {"strength": 0.6, "guidance_scale": 7.0}}
+    assert (model["needed"], model["strength_needs"]) == ([], "image")
     assert model["fields"] == sorted(SPEC.fields)
     assert model["batching"] == {"mode": "exact", "levels": None}
     assert (model["pools"], model["ready"]) == ([POOL], True)
     assert (await http.get("/v1/models")).json() == {"object": "list", "data": [model]}
+
+
+async def test_a_model_tells_what_it_cannot_do_without(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
+    needs = {"needed": frozenset({"pose_video", "face_video"}), "strength_needs": "mask_image"}
+    await queue.register("needy", SPEC.model_copy(update=needs), ready=True)
+    model = (await http.get(f"/v1/models/{MODEL}")).json()
+    assert model["needed"] == ["face_video", "pose_video"]
+    assert model["strength_needs"] == "mask_image"
 
 
 async def test_limits_are_those_that_hold(http: httpx.AsyncClient, queue: Queue) -> None:
