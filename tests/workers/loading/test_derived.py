@@ -61,6 +61,7 @@ def test_a_model_without_workers_or_base_is_refused(fast: Mapping[str, Any], rea
         ({"lora": "x", "base": "b", "source": "s"}, "and no source"),
         ({"source": "s", "fuse": True}, "fuse goes with a lora"),
         ({"lora": "x", "base": "b", "refiner": "r"}, "refiner: a model that its base's workers"),
+        ({"lora": "x", "base": "b", "pipeline": "p"}, "pipeline: a model that its base's workers"),
         ({"lora": "x", "base": "b", "controls": {"c": "s"}}, "controls: .* set it there"),
     ],
 )
