@@ -97,7 +97,7 @@ async def _predicted(front: FrontEnd, job: Job, tail_s: float) -> Job:
         return job
     cost = cost.longer(tail_s)
     compile_s = 0.0
-    for bucket, _ in job.passes():
+    for bucket in {bucket for bucket, _ in job.passes()}:
         compile_s += await front.costs.compile_s(job.model, bucket)
     load_s = await front.costs.load_s(job.model, [lora.digest for lora in job.loras])
     is_beyond = cost.seconds + compile_s + load_s > job.request.get("deadline_s", math.inf)

@@ -11,13 +11,11 @@ from PIL import Image
 
 from models.interface.image_start import latents_file
 from models.interface.pipeline import Fields, Pipeline, Prepared
-from models.spec.hires import passes
+from models.spec.hires import FIELD as HIRES
+from models.spec.hires import LATENT, passes
 from service.jobs.model.job import Stage
 from workers.engine.row import Row
 from workers.programs.compilation import Compilation
-
-UNKNOWN = latents_file(np.zeros((1, 1, 1), np.float32))
-"""Image of a second pass before the first one is drawn."""
 
 OnStage = Callable[[Stage, float | None], None]
 """Callback in the event loop: the stage of an image and, of compiling, the expected seconds; None:
@@ -82,10 +80,20 @@ def prepared_passes(
     one = ImagePass(first, images, pipeline.prepare(first, images))
     if second is None:
         return one, None
-    images = {**images, "image": UNKNOWN}
+    images = {**images, "image": unknown(fields[HIRES]["upscaler"])}
     other = ImagePass(second, images, pipeline.prepare(second, images), len(one.prepared.steps))
     steps, ratio = len(other.prepared.steps), _pixels(other) / _pixels(one)
     return replace(one, after=steps, after_work=steps * ratio), other
+
+
+def unknown(upscaler: str) -> bytes:
+    """Return the image of a second pass before the first one is drawn: latents, or a pixel.
+
+    Of the kind that it will be: an image draws noise for the VAE's posterior, and latents don't.
+    """
+    if upscaler == LATENT:
+        return latents_file(np.zeros((1, 1, 1), np.float32))
+    return image_file(np.zeros((1, 1, 3), np.uint8))
 
 
 def image_file(pixels: np.ndarray) -> bytes:

@@ -90,7 +90,9 @@ class WaitEstimator:
             waiting = max(self._waiting, ahead.jobs + load.images) * self.look.seen
             slowness = self._slowness_in(job.bucket)[server.layout]
             lasts_s = load.lasts(server.slots, servers.rows(waiting)) * slowness
-            return Place(position, starts_s, starts_s + self._table.compile_s(job.bucket) + lasts_s)
+            buckets = {bucket for bucket, _ in job.passes()}
+            compile_s = sum(map(self._table.compile_s, buckets))
+            return Place(position, starts_s, starts_s + compile_s + lasts_s)
 
         if takes is None or not is_urgent:
             return place(self._servers)

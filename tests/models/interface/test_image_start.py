@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models.interface.image_start import clean_latents, latents_file, resized, start_inputs
-from workers.engine.passes import UNKNOWN, image_file
+from workers.engine.passes import image_file, unknown
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,9 @@ def test_latents_draw_no_noise_of_the_autoencoder() -> None:
 
 
 def test_unknown_latents_have_any_shape() -> None:
-    assert start_inputs(UNKNOWN, (16, 24), (3, 2, 4), pytest.fail)["image_latents"].shape == (
+    assert start_inputs(unknown("latent"), (16, 24), (3, 2, 4), pytest.fail)[
+        "image_latents"
+    ].shape == (
         3,
         2,
         4,

@@ -24,9 +24,13 @@ LEAST_STRENGTH = 0.01
 """Below that the second pass would have thousands of steps, of which it runs few."""
 BUILT_IN: Mapping[str, str] = {"Latent": LATENT, "Lanczos": LANCZOS, "None": LANCZOS}
 """Upscalers that are no network: "None" is resized as "Lanczos", there too."""
+FORMER: Mapping[str, str] = {
+    "firstphase_width": "send the first pass's as width, and the target's as hr_resize_x",
+    "firstphase_height": "send the first pass's as height, and the target's as hr_resize_y",
+}
+"""Fields of the first pass's size in its earlier versions, where `width` is the target's."""
 SAME: Mapping[str, Sequence[Any]] = {
-    "firstphase_width": (0, None),
-    "firstphase_height": (0, None),
+    **dict.fromkeys(FORMER, (0, None)),
     "hr_checkpoint_name": (None, "", "None", "Use same checkpoint"),
     "hr_sampler_name": (None, "", "Use same sampler"),
     "hr_scheduler": (None, "", "Automatic", "Use same scheduler"),
@@ -63,11 +67,19 @@ def _wrong(asked: TextToImage, spec: ModelSpec) -> Iterator[FieldError]:
         yield FieldError("enable_hr", said)
     if (asked.hr_upscaler or "Latent") not in upscalers_of(spec):
         yield FieldError("hr_upscaler", f"must be {' or '.join(upscalers_of(spec))}")
+    most = spec.limits.max_steps
+    if _wanted(asked, spec) > most:
+        name = "hr_second_pass_steps" if asked.hr_second_pass_steps else "steps"
+        yield FieldError(name, f"must be {most} at most")
     if not LEAST_STRENGTH <= _strength(asked) <= 1:
         yield FieldError("denoising_strength", f"must be {LEAST_STRENGTH} to 1 with enable_hr")
     given = asked.__pydantic_extra__ or {}
     for name, allowed in SAME.items():
-        if given.get(name) not in allowed and given[name] != _of_first(asked, name):
+        if given.get(name) in allowed:
+            continue
+        if name in FORMER:
+            yield FieldError(name, f"{FORMER[name]}; leave it out")
+        elif given[name] != _of_first(asked, name):
             yield FieldError(name, "the second pass is as the first; leave it out")
     if given.get("hr_cfg") not in (None, asked.cfg_scale):
         yield FieldError("hr_cfg", "the second pass is guided as the first; leave it out")
@@ -99,9 +111,14 @@ def _steps(asked: TextToImage, spec: ModelSpec) -> int:
 
     There, hires fix runs all of its steps.
     """
-    wanted = asked.hr_second_pass_steps or asked.steps or spec.defaults["num_inference_steps"]
-    strength, rounds = _strength(asked), spec.strength_rounds
-    return next(n for n in count(wanted) if denoising_steps(n, strength, rounds) >= wanted)
+    wanted, strength, rounds = _wanted(asked, spec), _strength(asked), spec.strength_rounds
+    least = max(wanted, int((wanted - 1) / strength))
+    return next(n for n in count(least) if denoising_steps(n, strength, rounds) >= wanted)
+
+
+def _wanted(asked: TextToImage, spec: ModelSpec) -> int:
+    """Return the steps that the second pass is to run."""
+    return asked.hr_second_pass_steps or asked.steps or spec.defaults["num_inference_steps"]
 
 
 def _strength(asked: TextToImage) -> float:

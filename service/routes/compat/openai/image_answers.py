@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict
 
+from models.spec.hires import drawn_size
 from models.spec.quality_presets import EXACT
 from service.jobs.model.job import Job
 from service.routes.compat.openai import examples
@@ -99,7 +100,7 @@ def shown(job: Job, links: Sequence[str] = (), files: Sequence[bytes] = ()) -> I
 def about(job: Job) -> dict[str, str]:
     """Return what an answer and each event say of a job's images."""
     return {
-        "size": f"{job.request['width']}x{job.request['height']}",
+        "size": "{}x{}".format(*drawn_size(job.request)),
         "quality": shown_quality(str(job.request.get("quality", EXACT))),
         "output_format": str(job.request["output"]["format"]),
     }
@@ -107,9 +108,10 @@ def about(job: Job) -> dict[str, str]:
 
 def tokens_of(job: Job, images: int) -> TokensView:
     """Return what so many images of a job count."""
-    each = math.ceil(job.request["width"] / PATCH_PX) * math.ceil(job.request["height"] / PATCH_PX)
+    each = _tokens(*drawn_size(job.request))
+    read = _tokens(job.request["width"], job.request["height"])
     text = int(job.request.get("max_sequence_length", CLIP_TOKENS))
-    details = InputTokensView(text_tokens=text, image_tokens=each * ("image" in job.request))
+    details = InputTokensView(text_tokens=text, image_tokens=read * ("image" in job.request))
     given = details.text_tokens + details.image_tokens
     return TokensView(
         input_tokens=given,
@@ -117,3 +119,7 @@ def tokens_of(job: Job, images: int) -> TokensView:
         total_tokens=given + images * each,
         input_tokens_details=details,
     )
+
+
+def _tokens(width: int, height: int) -> int:
+    return math.ceil(width / PATCH_PX) * math.ceil(height / PATCH_PX)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from service.jobs.model.job import Detail, Job, JobState, Usage, new_job_id
+from service.jobs.model.job import Detail, Job, JobState, SecondPass, Usage, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import CostKey, CostRow, CostTable, PoolFacts
 from service.jobs.scheduling.fair_share import Tenant
@@ -281,6 +281,14 @@ def compiled_elsewhere() -> CostTable:
     picture = CostRow(step_s=1.0, encode_s=0, decode_s=0)
     rows = {CostKey(CLIP, "a", 1): other, CostKey(PICTURE, "a", 1): picture}
     return CostTable(rows, {"pool": PoolFacts("a", 1, (CLIP,))})
+
+
+@pytest.mark.parametrize("first", [PICTURE, CLIP])
+def test_a_wait_counts_each_bucket_of_two_passes_once(first: str) -> None:
+    outlook = WaitEstimator(QueueSnapshot(now=1000.0), compiled_elsewhere(), RULES)
+    later = SecondPass(bucket=PICTURE, steps=2)
+    job = Job(id="j", model=MODEL, bucket=first, steps=5, second_pass=later)
+    assert outlook.newcomer(job).ends_s == COMPILED_S + 5.0
 
 
 def test_a_wait_counts_what_has_to_be_compiled() -> None:

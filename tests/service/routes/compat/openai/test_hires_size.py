@@ -1,0 +1,16 @@
+"""Answers of OpenAI's clients to a request with hires fix, as a model's defaults may have it."""
+
+from __future__ import annotations
+
+from service.jobs.model.job import Job
+from service.routes.compat.openai.image_answers import about, tokens_of
+
+
+def test_size_and_tokens_are_those_of_the_image_that_is_drawn() -> None:
+    hires = {"width": 128, "height": 96}
+    request = {"width": 64, "height": 48, "hires": hires, "output": {"format": "png"}, "image": "a"}
+    job = Job(id="j", model="m", bucket="b", request=request)
+    assert about(job)["size"] == "128x96"
+    tokens = tokens_of(job, 2)
+    assert tokens.output_tokens == 2 * 8 * 6
+    assert tokens.input_tokens_details.image_tokens == 4 * 3
