@@ -2,7 +2,8 @@
 
 Written to a folder they are what a checkpoint's folder is without its weights and vocabularies:
 one road for both. Source: the `-Diffusers` repositories of Black Forest Labs, Stability AI,
-Qwen, Tongyi-MAI and Wan-AI; what shapes no network (a shift, a beta) is as published too.
+Qwen, Tongyi-MAI and Wan-AI, and what Lightricks' is converted by; what shapes no network (a shift,
+a beta) is as published too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from models.flux import published as flux
 from models.flux2 import published as flux2
+from models.ltx import published as ltx
 from models.qwenimage import published as qwenimage
 from models.sdxl import published as sdxl
 from models.sdxl.compatibility import CLASSES
@@ -46,6 +48,14 @@ STRETCHED: Config = {
     "max_image_seq_len": 8192,
     "max_shift": 0.9,
     "shift_terminal": 0.02,
+}
+STRETCHED_TO_A_TENTH: Config = {
+    **FLOW_MATCH,
+    "use_dynamic_shifting": True,
+    "base_image_seq_len": 1024,
+    "base_shift": 0.95,
+    "max_shift": 2.05,
+    "shift_terminal": 0.1,
 }
 EULER: Config = {
     "_class_name": "EulerDiscreteScheduler",
@@ -159,6 +169,8 @@ CHECKPOINTS: Mapping[str, Files] = {
         **{f"redux/{name}/config.json": config for name, config in flux.REDUX.items()},
         f"redux/feature_extractor/{PREPROCESSOR}": {"size": {"height": 384, "width": 384}},
     },
+    "ltx-2.3": _files("LTX2Pipeline", STRETCHED_TO_A_TENTH, ltx.LTX_2_3),
+    "ltx-2": _files("LTX2Pipeline", STRETCHED_TO_A_TENTH, ltx.LTX_2),
     "flux-schnell": _files(
         "FluxPipeline",
         {**FLOW_MATCH, "shift": 1.0, "use_dynamic_shifting": False},

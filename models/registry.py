@@ -39,6 +39,8 @@ FAMILIES: Mapping[str, str] = {
     "StableDiffusionXLPipeline": ".sdxl.load",
     "StableDiffusionXLImg2ImgPipeline": ".sdxl.load",
     "StableDiffusionXLInpaintPipeline": ".sdxl.load",
+    "LTX2Pipeline": ".ltx.load",
+    "LTX2ImageToVideoPipeline": ".ltx.load",
     "ZImagePipeline": ".zimage.load",
     "ZImageImg2ImgPipeline": ".zimage.load",
     "ZImageInpaintPipeline": ".zimage.load",
@@ -66,6 +68,10 @@ SINGLE_FILES: Mapping[str, tuple[str, ...]] = {
     ".qwenimage.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
     ".flux2.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
     ".sdxl.load": (),
+    ".ltx.load": (
+        *("text_encoder/*.safetensors", "connectors/*.safetensors", "vae/*.safetensors"),
+        *("audio_vae/*.safetensors", "vocoder/*.safetensors"),
+    ),
     ".zimage.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
     ".wan.load": (
         "text_encoder/*.safetensors",

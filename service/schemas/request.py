@@ -392,7 +392,8 @@ class GenerateRequest(Body):
     """Number of frames of a video. It is the model's `min_frames` more than a multiple of its
     `frames_multiple`."""
     fps: FramesPerSecond | None = None
-    """Frames per second of a video. The frames are the same at any rate."""
+    """Frames per second of a video. The frames are the same at any rate, but for LTX-2, whose
+    motion and sound go by it."""
     num_inference_steps: Count | None = None
     """Number of denoising steps. Default: the model's."""
     guidance_scale: Scale | None = None
@@ -401,8 +402,17 @@ class GenerateRequest(Body):
     """Guidance scale of Flux and Qwen-Image with a negative prompt. Default: the model's."""
     guidance_scale_2: Scale | None = None
     """Guidance scale of Wan 2.2's second expert. Default: `guidance_scale`."""
+    audio_guidance_scale: Scale | None = None
+    """Guidance scale of LTX-2's sound. Default: the model's."""
+    stg_scale: Scale | None = None
+    """Scale of LTX-2's spatio-temporal guidance, away from what a block would draw without its
+    self-attention; 0: none. Default: the model's."""
+    modality_scale: Scale | None = None
+    """Scale of LTX-2's guidance away from a video and a sound that know nothing of each other; 1:
+    none. Default: the model's."""
     guidance_rescale: Fraction | None = None
-    """Rescaling of guided predictions, against overexposure at strong guidance. Default: 0."""
+    """Rescaling of guided predictions, against overexposure at strong guidance. Default: the
+    model's."""
     cfg_normalization: Scale | None = None
     """Limit to the norm of Z-Image's guided predictions, as a multiple of the prompt's own; 0:
     none. Default: 0."""

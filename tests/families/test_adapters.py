@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.interface.pipeline import Fields
+from models.interface.pipeline import Fields, parted
 from models.parallel.axis_rules import Layout
 from models.spec.quality_presets import Quality, StepCache
 from models.weights.quantize import Rounding
@@ -277,7 +277,8 @@ async def test_scales_by_steps_are_those_of_each_step(models: Models, layout: La
             for number in range(4):
                 (row.state,) = states_after(first if number < 1 else second, [row])
                 row.sent, row.conditions = number + 1, None  # those are of the other's weights
-        pixels = np.asarray(row.programs.decode.result()(first._weights, row.state))
+        decoded = row.programs.decode.result()(first._weights, row.state)
+        pixels = np.asarray(parted(decoded)[0])
         assert_alike(found, Drawn(pixels.tobytes(), latents(row.state)))
         always = await one(engine, asking(steps, scaled(lora, scales[0])))
     assert psnr_db(found, always) < SHOWS_DB, "the second scale does not show"

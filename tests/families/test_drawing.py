@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.interface.pipeline import Pipeline
+from models.interface.pipeline import Pipeline, parted
 from tests.families.suite import EVERY, VARIANTS, loaded
 from tests.parallel.layouts import denoise, layout
 
@@ -56,7 +56,7 @@ def drawing(pipeline: Pipeline, family: str) -> tuple[Any, list[np.ndarray], np.
 
 def drawn(pipeline: Pipeline, prepared: Any, by: Any) -> tuple[list[np.ndarray], np.ndarray]:
     *rows, pixels = denoise(pipeline, prepared, by)
-    return [np.asarray(row["latents"]) for row in rows], np.asarray(pixels)
+    return [np.asarray(row["latents"]) for row in rows], np.asarray(parted(pixels)[0])
 
 
 def test_variants_are_held_to_every_axis() -> None:

@@ -39,6 +39,8 @@ NAMES = {
     "qwen-image-edit": "Qwen-Image-Edit",
     "qwen-image-edit-2509": "Qwen-Image-Edit-2509",
     "qwen-image-edit-2511": "Qwen-Image-Edit-2511",
+    "ltx-2.3": "LTX-2.3",
+    "ltx-2": "LTX-2",
     "z-image-turbo": "Z-Image-Turbo",
     "z-image": "Z-Image",
     "wan2.1-1.3b": "Wan 2.1 T2V 1.3B",

@@ -30,7 +30,7 @@ FIRST, SECOND = 4, 5
 
 WITHOUT = frozenset(
     (
-        *("wan", "wan-vace", "wan-animate", "flux2", "flux2-edit"),
+        *("wan", "wan-vace", "wan-animate", "ltx", "flux2", "flux2-edit"),
         *("qwenimage-edit", "qwenimage-edit-plus"),
         *("flux-fill", "flux-control", "flux-kontext"),
     )

@@ -36,6 +36,7 @@ MODELS: Mapping[str, Mapping[str, int]] = {
     "qwen-image-edit-2511": {"height": 1024, "width": 1024},
     "z-image-turbo": {"height": 1024, "width": 1024},
     "z-image": {"height": 1024, "width": 1024},
+    "ltx-2.3": {"height": 512, "width": 768, "num_frames": 121},
     "wan2.1-14b": {"height": 720, "width": 1280, "num_frames": 81},
     "wan2.1-vace-14b": {"height": 720, "width": 1280, "num_frames": 81},
     "wan2.2-animate-14b": {"height": 720, "width": 1280, "num_frames": 77},

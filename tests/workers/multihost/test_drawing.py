@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.interface.pipeline import Pipeline, generate
+from models.interface.pipeline import Pipeline, generate, parted
 from tests import coarse
 from tests.families.adapters import Loras, asking, merged, scaled
 from tests.families.suite import EVERY, images_of, loaded, settings_of
@@ -184,7 +184,8 @@ def expected(
         loras = adapters(family)
         merge = [(loras.read(loras[name]), scale) for name, scale in scales.items()]
         model = merged(pipelines(family), merge)
-        return generate(model, {**model.spec.defaults, **fields}, images)
+        shown, _ = parted(generate(model, {**model.spec.defaults, **fields}, images))
+        return np.asarray(shown)
 
     return draw
 

@@ -1,0 +1,98 @@
+"""LTX-2."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.families.suite.entry import (
+    FEW,
+    LEAST,
+    Family,
+    Fields,
+    drawn_by_diffusers,
+)
+
+LAYERS: Fields = {
+    "num_hidden_layers": 1,
+    "layer_types": ["full_attention"],
+}
+CONNECTORS: Fields = {"video_connector_num_layers": 1, "audio_connector_num_layers": 1}
+WIDE: Fields = {
+    "num_attention_heads": 8,
+    "attention_head_dim": 8,
+    "cross_attention_dim": 64,
+    "audio_num_attention_heads": 8,
+    "audio_attention_head_dim": 6,
+    "audio_cross_attention_dim": 48,
+    "num_layers": 2,
+}
+SCALES: Fields = {
+    "guidance_scale": 3.0,
+    "audio_guidance_scale": 5.0,
+    "stg_scale": 0.7,
+    "modality_scale": 2.0,
+}
+UNGUIDED: Fields = {**dict.fromkeys(SCALES, 1.0), "stg_scale": 0.0}
+
+
+def _ltx(folder: Path, **transformer: Any) -> Path:
+    from tests.parity.tiny_ltx_pipeline import make_ltx
+
+    network = transformer or WIDE
+    return make_ltx(folder, transformer=network, connectors=CONNECTORS, text_encoder=LAYERS)
+
+
+def _least_ltx(folder: Path) -> Path:
+    return _ltx(folder, num_layers=2)
+
+
+def _drawn(folder: Path, request: Fields) -> np.ndarray:
+    """Draw a request by diffusers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of its own
+        return drawn_by_diffusers(
+            folder,
+            request,
+            frames=True,
+            spatio_temporal_guidance_blocks=[1],
+            **dict.fromkeys(("audio_stg_scale", "audio_modality_scale", "audio_guidance_rescale")),
+        )
+
+
+LTX = Family(
+    place=19,
+    make=_ltx,
+    least=_least_ltx,
+    request={
+        **FEW,
+        **SCALES,
+        "width": 96,
+        "height": 160,
+        "num_frames": 9,
+        "max_sequence_length": 24,
+    },
+    least_request={
+        **LEAST,
+        **SCALES,
+        "prompt": "a red circle moves",
+        "negative_prompt": "",
+        "width": 64,
+        "height": 32,
+        "num_frames": 5,
+        "fps": 24,
+        "num_inference_steps": 4,
+        "max_sequence_length": 24,
+        "guidance_rescale": 0.7,
+    },
+    reference=_drawn,
+    guided=SCALES,
+    unguided=UNGUIDED,
+    published=("ltx-2.3", "ltx-2"),
+    step_caches=False,
+    weighted_prompts=False,
+)
+ENTRIES = {"ltx": LTX}
