@@ -32,7 +32,15 @@ from models.weights.loader import load
 from tests.parity.test_wan import GREY_LEVELS, PSNR_DB, RELATIVE, psnr_db
 from tests.parity.test_wan import Result as Drawn
 from tests.parity.test_wan_transformer import BASE, relative
-from tests.parity.test_wan_vace_conditions import CLIP, FRAMES, MASKS, REFERENCES, SIZE, VAES
+from tests.parity.test_wan_vace_conditions import (
+    CLIP,
+    FRAMES,
+    MASKS,
+    REFERENCES,
+    SIZE,
+    VAES,
+    in_size,
+)
 from tests.parity.test_wan_vace_transformer import Case, load_ours, make
 from tests.parity.tiny_wan import video_vae
 
@@ -104,8 +112,8 @@ def drawn_by_diffusers(parts: Parts) -> Drawn:
         return {}
 
     made = parts.theirs(
-        video=[frame.resize(SIZE, Image.Resampling.LANCZOS) for frame in CLIP],
-        mask=MASKS,
+        video=in_size(CLIP),
+        mask=in_size(MASKS),
         reference_images=REFERENCES[: parts.variant.references],
         conditioning_scale=list(parts.variant.scales),
         prompt_embeds=torch.tensor(parts.prompts[:1]),
