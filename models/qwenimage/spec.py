@@ -48,7 +48,7 @@ class Kind(NamedTuple):
 
 
 MOST_RATIO_OF_EDITS = MOST_RATIO * 3 // 4
-"""Of images: their shorter side is rounded to multiples of 32 px before the encoder sees them."""
+"""Ratio of an image's sides: the shorter is rounded to 32 px before the encoder sees it."""
 DRAWING = Kind(
     FIELDS - {FURTHER},
     ("text-to-image", "image-to-image", "inpainting"),
