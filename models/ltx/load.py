@@ -11,17 +11,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.checkpoint.config_fields import check_fit
 from models.checkpoint.folder import read_config
-from models.checkpoint.safetensors import ComponentFiles
-from models.interface.apply_presets import with_presets
-from models.loading.abstract import abstract_module
-from models.loading.preview import MeanLatents, abstract_preview
-from models.loading.sources import AS_IT_IS, Reading
-from models.ltx import single_file
+from models.flow.load import FamilyCheckpoint, Network
+from models.flow.load import load as load_checkpoint
+from models.loading.preview import MeanLatents
+from models.loading.sources import Reading
 from models.ltx.audio_vae import LTX2AudioDecoder
 from models.ltx.audio_vae_config import COMPRESSION, LTX2AudioVaeConfig
 from models.ltx.config import LTX2Config
@@ -37,6 +34,7 @@ from models.ltx.key_mapping import (
 from models.ltx.latents import LatentGrid
 from models.ltx.network import LTX2Transformer
 from models.ltx.pipeline import LTX2Networks, LTX2Pipeline
+from models.ltx.single_file import FILE_FORMAT
 from models.ltx.spec import make_spec
 from models.ltx.video_vae import LTX2VideoAutoencoder
 from models.ltx.video_vae_config import LTX2VideoVaeConfig
@@ -46,12 +44,10 @@ from models.ltx.vocoder_config import (
     VocoderConfig,
     read_vocoder_config,
 )
-from models.parallel.by_size import placed_by_size
 from models.sampling.flow_match import FlowMatchEuler
+from models.spec.model_spec import ModelSpec
 from models.spec.quality_presets import LEVERS
 from models.text.gemma3 import Gemma3Config, Gemma3Encoder, renames_of
-from models.vae.config import check_tiling
-from models.weights import loader
 
 GEMMA = "gemma3"
 """Kind of the text encoder; LTX-2.5 has another one."""
@@ -129,87 +125,62 @@ class Configs(NamedTuple):
         )
 
 
-def load(
-    name: str,
-    folder: Path,
-    dtype: DTypeLike,
-    defaults: Mapping[str, Any] | None = None,
-    file: Path | None = None,
-    reading: Reading = AS_IT_IS,
-) -> LTX2Pipeline:
-    """Read configs, tokenizer and weights; the weights go straight to the device in `dtype`.
-
-    Args:
-        defaults: of request fields, by the operator; they go before the checkpoint's own.
-        file: holds the weights of networks that are then not read from the folder.
-        reading: where the arrays go, and what the networks compute in.
-
-    Raises:
-        ValueError: a config that these networks cannot have, with the file and the key; or tiles
-            that are not whole latents.
-        CheckpointError: files that are missing or damaged; arrays that are missing, stray or
-            misshapen, all of them at once.
-    """
+def read(folder: Path, reading: Reading) -> FamilyCheckpoint[LTX2Networks, LTX2Pipeline]:
+    """Read the configs. Raises: ValueError: one that these networks cannot have."""
     configs = Configs.read(folder)
-    check_tiling(reading.vae_tiling, math.lcm(*configs.vae.downsampling[1:]))
     scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
-    loaded = reading.networks(
-        partial(abstract_modules, configs), dtype, _places(folder, file, configs), "transformer"
-    )
-    preview = reading.reader.preview(_flat_colours(loaded["vae"]), configs.vae.latent_channels)
-    spec = make_spec(
-        name,
-        (folder,) if file is None else (folder, file),
-        configs.transformer,
-        configs.vae,
-        defaults or {},
-        text_multiple=configs.connectors.multiple,
-        min_steps=2 if scheduler.shift_terminal else 1,
-        sound_hz=configs.vocoder.output_sampling_rate,
-    )
-    levers = LEVERS - {"step_cache"}
-    return LTX2Pipeline(
-        with_presets(spec, folder, levers, reading.qualities, reading.eight_bit),
-        LTX2Networks(**loaded, preview=preview),
-        LatentGrid(configs.vae, configs.audio_vae),
-        scheduler,
-        reading.reader.gemma_tokenizer(folder / "tokenizer"),
-        reading.vae_tiling,
+
+    def pipeline(spec: ModelSpec, networks: LTX2Networks) -> LTX2Pipeline:
+        grid = LatentGrid(configs.vae, configs.audio_vae)
+        tokenizer = reading.reader.gemma_tokenizer(folder / "tokenizer")
+        return LTX2Pipeline(spec, networks, grid, scheduler, tokenizer, reading.vae_tiling)
+
+    return FamilyCheckpoint(
+        _networks(folder, configs),
+        LTX2Networks,
+        FILE_FORMAT,
+        partial(
+            make_spec,
+            configs.transformer,
+            configs.vae,
+            text_multiple=configs.connectors.multiple,
+            min_steps=2 if scheduler.shift_terminal else 1,
+            sound_hz=configs.vocoder.output_sampling_rate,
+        ),
+        pipeline,
+        math.lcm(*configs.vae.downsampling[1:]),
+        _flat_colours,
+        LEVERS - {"step_cache"},
     )
 
 
-def _places(
-    folder: Path, file: Path | None, configs: Configs
-) -> Mapping[str, tuple[Path | ComponentFiles, loader.Renames]]:
-    """Return where each network's arrays lie. Raises: CheckpointError: not a file of LTX-2's."""
-    names = {
-        "transformer": TRANSFORMER,
-        "text_encoder": renames_of(configs.text_encoder),
-        "connectors": connector_renames(configs.connectors.per_modality_projections),
-        "vae": VIDEO_VAE,
-        "audio_vae": AUDIO_VAE,
-        "vocoder": vocoder_renames(configs.vocoder),
+load = partial(load_checkpoint, read)
+
+
+def _networks(folder: Path, configs: Configs) -> Mapping[str, Network]:
+    """Return the networks of a folder."""
+    states, sound = configs.text_encoder, configs.vocoder
+    words = connector_renames(configs.connectors.per_modality_projections)
+    at = {name: folder / name for name in Configs._fields}
+    video, audio = at["vae"], at["audio_vae"]
+    return {
+        "transformer": Network(
+            LTX2Transformer, (configs.transformer,), at["transformer"], TRANSFORMER
+        ),
+        "text_encoder": Network(
+            Gemma3Encoder, (states,), at["text_encoder"], renames_of(states), by_size=True
+        ),
+        "connectors": Network(
+            TextConnectors, (configs.connectors,), at["connectors"], words, by_size=True
+        ),
+        "vae": Network(LTX2VideoAutoencoder, (configs.vae,), video, VIDEO_VAE),
+        "audio_vae": Network(LTX2AudioDecoder, (configs.audio_vae,), audio, AUDIO_VAE),
+        "vocoder": Network(vocoder_of, (sound,), at["vocoder"], vocoder_renames(sound)),
     }
-    own = {name: (folder / name, renames) for name, renames in names.items()}
-    return own if file is None else {**own, **single_file.parts(file)}
 
 
-def abstract_modules(configs: Configs, dtype: DTypeLike) -> LTX2Networks:
-    """The networks as shapes alone: what the loader fills, and what a planner compiles."""
-    shapes = partial(abstract_module, param_dtype=dtype)
-    return LTX2Networks(
-        transformer=shapes(LTX2Transformer, configs.transformer),
-        text_encoder=placed_by_size(shapes(Gemma3Encoder, configs.text_encoder)),
-        connectors=placed_by_size(shapes(TextConnectors, configs.connectors)),
-        vae=shapes(LTX2VideoAutoencoder, configs.vae),
-        audio_vae=shapes(LTX2AudioDecoder, configs.audio_vae),
-        vocoder=shapes(vocoder_of, configs.vocoder),
-        preview=abstract_preview(configs.vae.latent_channels),
-    )
-
-
-def _flat_colours(vae: LTX2VideoAutoencoder) -> MeanLatents:
-    """Return what a preview is fitted to: mean latents of one frame of a colour."""
+def _flat_colours(vae: LTX2VideoAutoencoder) -> tuple[MeanLatents, int]:
+    """Return what a preview is fitted to: mean latents of one frame of a colour; their channels."""
     side = 4 * max(vae.config.downsampling)
     graph, state = nnx.split(vae)
 
@@ -220,4 +191,4 @@ def _flat_colours(vae: LTX2VideoAutoencoder) -> MeanLatents:
         frame = jnp.broadcast_to(colour.astype(dtype), (1, 1, side, side, 3))
         return vae.normalised(vae.encode(frame)).mean(axis=(0, 1, 2, 3))
 
-    return partial(mean_latents, state)
+    return partial(mean_latents, state), vae.config.latent_channels

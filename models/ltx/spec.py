@@ -30,10 +30,10 @@ OWN: Mapping[str, Any] = {
 
 
 def make_spec(
-    name: str,
-    sources: tuple[Path, ...],
     config: LTX2Config,
     vae: LTX2VideoVaeConfig,
+    name: str,
+    sources: tuple[Path, ...],
     defaults: Mapping[str, Any],
     *,
     text_multiple: int,

@@ -191,7 +191,7 @@ class ModelSpec(BaseModel):
     sized_area_px: int | None = None
     """Pixels that such a size is scaled to; `null`: it is the image's own."""
     sized_by_last: bool = False
-    """Whether such a size is that of the last of `reference_images`, where some are sent."""
+    """True if such a size is that of the last of `reference_images`, where some are sent."""
     strength_needs: Literal["image", "mask_image"] = "image"
     """Image that a request with `strength` has to have."""
     needs: Mapping[str, tuple[Need, ...]] = Field(default_factory=dict)

@@ -58,18 +58,19 @@ def started(state: Path, folders: Mapping[str, Path], dtype: str) -> System:
 
 
 def preset(name: str) -> dict[str, Any]:
-    return {} if name == "sdxl" else {"quality": {"cached": CACHED}}
+    return {"quality": {"cached": CACHED}} if SUITE[name].step_caches else {}
 
 
 def bodies(name: str) -> list[Body]:
     """Nine mixed ones; the last is the seeds of three others."""
-    clip = {"output": {"format": "gif"}} if name == "wan" else {}
-    quality = "exact" if name == "sdxl" else "cached"
+    entry = SUITE[name]
+    clip = {"output": {"format": "gif"}} if entry.makes_video else {}
+    quality = "cached" if entry.step_caches else "exact"
     base = {"model": name, "prompt": "a red circle", "num_inference_steps": 6, **clip}
     return [
         *({**base, "seed": seed} for seed in range(4)),
         {**base, "seed": 4, "num_inference_steps": 9, "prompt": "a star"},
-        {**base, "seed": 5, SUITE[name].scale: 2.0},
+        {**base, "seed": 5, entry.scale: 2.0},
         {**base, "seed": 6, "quality": quality, "num_inference_steps": 12},
         {**base, "seed": 7, "quality": quality, "num_inference_steps": LONG},
         {**base, "num_images": 4, "seed": 0},

@@ -87,7 +87,7 @@ def system(root: Path, files: dict[str, Path]) -> Iterator[System]:
 
 
 def body(model: str, seed: int, *loras: tuple[str, Any], **fields: Any) -> dict[str, Any]:
-    clip = {"output": {"format": "gif"}} if model == "wan" else {}
+    clip = {"output": {"format": "gif"}} if model != FAST and SUITE[model].makes_video else {}
     base = {"model": model, "prompt": "a red circle", "num_inference_steps": STEPS, "seed": seed}
     named = [{"name": name, "scale": scale} for name, scale in loras]
     return {**base, **clip, **fields} | ({"loras": named} if named else {})

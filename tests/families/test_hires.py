@@ -79,7 +79,7 @@ def second(fields: Fields, engine: Engine) -> Fields:
 
 
 async def first_latents(engine: Engine, fields: Fields, images: Mapping[str, bytes]) -> bytes:
-    """What the first pass ends with."""
+    """Return the latents that the first pass ends with."""
     rows: list[Row] = []
     without = {name: value for name, value in fields.items() if name != "refiner"}
     await engine.generate(without, images, on_step=rows.append)
@@ -87,7 +87,7 @@ async def first_latents(engine: Engine, fields: Fields, images: Mapping[str, byt
 
 
 async def test_two_passes_are_two_requests(family: str, engine: Engine) -> None:
-    """By each kind of upscaler, together and alone, and from a snapshot in either pass.
+    """Images are alike together, alone and from a snapshot in either pass, by each upscaler.
 
     A snapshot of the second pass that does not fit is as none.
     """

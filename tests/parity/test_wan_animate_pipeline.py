@@ -7,30 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
-import torch
 from diffusers import WanAnimatePipeline
 from PIL import Image
 
 from models.interface.pipeline import RequestError
 from models.wan.animate_inputs import back_and_forth
 from models.wan.animate_pipeline import AnimatePipeline
-from models.wan.load import load
-from tests import coarse
-from tests.parity.programs import Programs
 from tests.parity.test_wan import BASE as REQUEST
-from tests.parity.test_wan import GREY_LEVELS, PROMPTED, PSNR_DB, RELATIVE, Result, png, psnr_db
-from tests.parity.test_wan_transformer import relative
+from tests.parity.test_wan import PROMPTED, RELATIVE, Result, png
 from tests.parity.test_wan_vace_conditions import picture
 from tests.parity.test_wan_vace_pipeline import listed
-from tests.parity.tiny_wan import Config, make_wan
+from tests.parity.tiny_wan import Config
+from tests.parity.wan_pairs import WanPair, assert_the_same_clip, off
 
 SIZE, FRAMES = (80, 48), 9
+SHAPE = (FRAMES, *SIZE[::-1], 3)
 CHECKPOINTS: dict[str, Config] = {
     "usual": {"animate": {}},
     "odd": {
@@ -113,70 +108,39 @@ def files_of(case: Case) -> Mapping[str, bytes]:
     return {path: png(image) for path, image in files.items()}
 
 
-class Pair:
+class Pair(WanPair):
     """One checkpoint, loaded by us and by diffusers."""
 
-    def __init__(self, folder: Path, config: Config) -> None:
-        make_wan(folder, **config)
-        with coarse.compiled():
-            loaded = load("tiny", folder, "float32")
-        assert isinstance(loaded, AnimatePipeline)
-        self.ours, self.programs = loaded, Programs(loaded, coarse.OPTIONS)
-        self.theirs: Any = WanAnimatePipeline.from_pretrained(folder)
-        self.theirs.set_progress_bar_config(disable=True)
-
-    def drawn_by_us(self, case: Case, spoil: Callable[[Any], Any] = lambda row: row) -> Result:
+    def drawn(self, case: Case, spoil: Callable[[Any], Any] = lambda row: row) -> Result:
         """Args: spoil: what goes wrong with the row after encoding."""
-        prepared = self.ours.prepare({**REQUEST, **case.fields}, files_of(case))
-        return Result(*self.programs.drawn(prepared, spoil=spoil))
+        return self.drawn_by_us(case.fields, files_of(case), spoil)
 
-    def drawn_by_diffusers(self, case: Case) -> Result:
+    def expected(self, case: Case) -> Result:
         given = {**REQUEST, **case.fields, "image": CHARACTER, **case.videos, **case.theirs}
-        generator = torch.Generator("cpu").manual_seed(given.pop("seed"))
         given["segment_frame_length"] = given.pop("num_frames")
-        latents: list[np.ndarray] = []
-
-        def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-            latents.append(tensors["latents"][0].permute(1, 2, 3, 0).numpy().copy())
-            return {}
-
-        made = self.theirs(**given, generator=generator, callback_on_step_end=keep)
-        return Result(latents, (made.frames[0] * 255).astype(np.uint8))
+        return self.drawn_by_diffusers(given)
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Any:
     root = tmp_path_factory.mktemp("animate")
-    return cache(lambda name: Pair(root / name, CHECKPOINTS[name]))
-
-
-def off(ours: Result, theirs: Result) -> tuple[float, float, int]:
-    """Return the latents' largest relative difference, the frames' PSNR and levels."""
-    assert ours.frames.shape == theirs.frames.shape == (FRAMES, *SIZE[::-1], 3)
-    assert len(ours.latents) == len(theirs.latents)
-    worst = max(map(relative, ours.latents, theirs.latents))
-    levels = int(np.abs(ours.frames.astype(int) - theirs.frames).max())
-    return worst, psnr_db(ours.frames, theirs.frames), levels
+    return cache(
+        lambda name: Pair(root / name, CHECKPOINTS[name], AnimatePipeline, WanAnimatePipeline)
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_same_clip_as_diffusers(pairs: Any, name: str, case: str) -> None:
     pair, wanted = pairs(name), CASES[case]
-    ours, theirs = pair.drawn_by_us(wanted), pair.drawn_by_diffusers(wanted)
-    latents, decibels, levels = off(ours, theirs)
-    print(f"latents {latents:.1e}, {decibels:.1f} dB, {levels}")
-    assert latents <= RELATIVE
-    assert decibels >= PSNR_DB
-    assert levels <= GREY_LEVELS
-    assert theirs.frames.std() > 10, "a flat video proves nothing"
+    assert_the_same_clip(pair.drawn(wanted), pair.expected(wanted), SHAPE)
 
 
 @pytest.mark.parametrize("leaf", ["pose", "face_embeds", "image_embeds", "condition"])
 def test_what_a_row_has_in_other_channels_fails_by_far(pairs: Any, leaf: str) -> None:
     pair, case = pairs("usual"), CASES["replaced, guided"]
-    wrong = pair.drawn_by_us(case, lambda row: {**row, leaf: jnp.roll(row[leaf], 1, axis=-1)})
-    assert off(wrong, pair.drawn_by_diffusers(case))[0] > 10 * RELATIVE
+    wrong = pair.drawn(case, lambda row: {**row, leaf: jnp.roll(row[leaf], 1, axis=-1)})
+    assert off(wrong, pair.expected(case), SHAPE)[0] > 10 * RELATIVE
 
 
 def test_rows_that_do_not_go_together_say_why(pairs: Any) -> None:

@@ -213,9 +213,10 @@ def test_frames_in_another_order_fail_by_far(pair: tuple[Any, ...], spoilt: str)
     case, networks, expected = pair
     given = inputs(case)
     guides = guides_of(networks[1], given)
-    turned = guides._replace(**{spoilt: getattr(guides, spoilt)[:, ::-1]})
-    if getattr(guides, spoilt).shape[1] > 1:
-        assert_far(np.asarray(run(networks[0], *given.values(), guides=turned)), expected)
+    guide = getattr(guides, spoilt)
+    turned = np.flip(guide, 1 if guide.shape[1] > 1 else -1)  # of one frame, its channels
+    wrong = guides._replace(**{spoilt: jnp.asarray(turned)})
+    assert_far(np.asarray(run(networks[0], *given.values(), guides=wrong)), expected)
 
 
 @pytest.mark.parametrize("wrong", [("BLUR", (1.0, 1.0, 1.0, 1.0)), ("SLOPE", 0.1), ("GAIN", 1.0)])

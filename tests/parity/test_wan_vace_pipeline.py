@@ -7,24 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from diffusers import WanVACEPipeline
 from PIL import Image
 
-from models.wan.load import load
 from models.wan.vace_pipeline import VacePipeline
-from tests import coarse
-from tests.parity.programs import Programs
 from tests.parity.test_wan import BASE as REQUEST
-from tests.parity.test_wan import GREY_LEVELS, PROMPTED, PSNR_DB, RELATIVE, Result, png, psnr_db
-from tests.parity.test_wan_transformer import relative
+from tests.parity.test_wan import PROMPTED, PSNR_DB, RELATIVE, Result, png, psnr_db
 from tests.parity.test_wan_vace_conditions import (
     BLACK,
     CLIP,
@@ -36,7 +30,10 @@ from tests.parity.test_wan_vace_conditions import (
     WHITE,
     in_size,
 )
-from tests.parity.tiny_wan import Config, make_wan
+from tests.parity.tiny_wan import Config
+from tests.parity.wan_pairs import WanPair, assert_the_same_clip, off
+
+SHAPE = (FRAMES, *SIZE[::-1], 3)
 
 CHECKPOINTS: dict[str, Config] = {
     "usual": {"vace": {}},
@@ -126,64 +123,31 @@ def compiled_coarsely() -> None:
     """By request."""
 
 
-class Pair:
+class Pair(WanPair):
     """One checkpoint, loaded by us and by diffusers."""
 
-    def __init__(self, folder: Path, config: Config) -> None:
-        make_wan(folder, **config)
-        with coarse.compiled():
-            loaded = load("tiny", folder, "float32")
-        assert isinstance(loaded, VacePipeline)
-        self.ours, self.programs = loaded, Programs(loaded, coarse.OPTIONS)
-        self.theirs: Any = WanVACEPipeline.from_pretrained(folder)
-        self.theirs.set_progress_bar_config(disable=True)
-
-    def drawn_by_us(
+    def drawn(
         self, case: Case, spoil: Callable[[Any], Any] = lambda row: row, **changed: Any
     ) -> Result:
         """Args: spoil: what goes wrong with the row after encoding."""
         files = {path: png(image) for path, image in case.files.items()}
-        prepared = self.ours.prepare({**REQUEST, **case.fields, **changed}, files)
-        return Result(*self.programs.drawn(prepared, spoil=spoil))
+        return self.drawn_by_us({**case.fields, **changed}, files, spoil)
 
-    def drawn_by_diffusers(self, case: Case) -> Result:
-        given = {**REQUEST, **case.fields, **case.theirs}
-        generator = torch.Generator("cpu").manual_seed(given.pop("seed"))
-        latents: list[np.ndarray] = []
-
-        def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-            latents.append(tensors["latents"][0].permute(1, 2, 3, 0).numpy().copy())
-            return {}
-
-        made = self.theirs(**given, generator=generator, callback_on_step_end=keep)
-        return Result(latents, (made.frames[0] * 255).astype(np.uint8))
+    def expected(self, case: Case) -> Result:
+        return self.drawn_by_diffusers({**REQUEST, **case.fields, **case.theirs})
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Any:
     root = tmp_path_factory.mktemp("vace")
-    return cache(lambda name: Pair(root / name, CHECKPOINTS[name]))
-
-
-def off(ours: Result, theirs: Result) -> tuple[float, float, int]:
-    """Return the latents' largest relative difference, the frames' PSNR and levels."""
-    assert ours.frames.shape == theirs.frames.shape == (FRAMES, *SIZE[::-1], 3)
-    worst = max(map(relative, ours.latents, theirs.latents))
-    levels = int(np.abs(ours.frames.astype(int) - theirs.frames).max())
-    return worst, psnr_db(ours.frames, theirs.frames), levels
+    return cache(lambda name: Pair(root / name, CHECKPOINTS[name], VacePipeline, WanVACEPipeline))
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_same_clip_as_diffusers(pairs: Any, name: str, case: str) -> None:
     pair, wanted = pairs(name), CASES[case]
-    ours, theirs = pair.drawn_by_us(wanted), pair.drawn_by_diffusers(wanted)
-    latents, decibels, levels = off(ours, theirs)
-    print(f"latents {latents:.1e}, {decibels:.1f} dB, {levels}")
-    assert latents <= RELATIVE
-    assert decibels >= PSNR_DB
-    assert levels <= GREY_LEVELS
-    assert theirs.frames.std() > 10, "a flat video proves nothing"
+    assert_the_same_clip(pair.drawn(wanted), pair.expected(wanted), SHAPE)
 
 
 def test_two_experts_take_the_steps_of_the_odd_checkpoint(pairs: Any) -> None:
@@ -193,13 +157,13 @@ def test_two_experts_take_the_steps_of_the_odd_checkpoint(pairs: Any) -> None:
 
 def assert_far(ours: Result, theirs: Result) -> None:
     """Latents alone tell a reference apart: it moves few levels on random weights."""
-    assert off(ours, theirs)[0] > 10 * RELATIVE
+    assert off(ours, theirs, SHAPE)[0] > 10 * RELATIVE
 
 
 def test_references_in_another_order_fail_by_far(pairs: Any) -> None:
     pair, case = pairs("usual"), CASES["references alone"]
-    turned = pair.drawn_by_us(case, lambda row: {**row, "references": row["references"][::-1]})
-    assert_far(turned, pair.drawn_by_diffusers(case))
+    turned = pair.drawn(case, lambda row: {**row, "references": row["references"][::-1]})
+    assert_far(turned, pair.expected(case))
 
 
 def test_a_frame_of_references_that_is_not_cut_fails_by_far(pairs: Any) -> None:
@@ -221,12 +185,12 @@ def test_a_frame_of_references_that_is_not_cut_fails_by_far(pairs: Any) -> None:
 @pytest.mark.parametrize("scales", [[0.6], [1.3, 0.6]])
 def test_other_factors_fail_by_far(pairs: Any, scales: list[float]) -> None:
     pair, case = pairs("usual"), CASES["mask and reference, each hint by its factor"]
-    wrong = pair.drawn_by_us(case, conditioning_scale=scales)
-    assert_far(wrong, pair.drawn_by_diffusers(case))
+    wrong = pair.drawn(case, conditioning_scale=scales)
+    assert_far(wrong, pair.expected(case))
 
 
 def test_given_frames_that_are_drawn_anew_fail_by_far(pairs: Any) -> None:
     pair, case = pairs("usual"), CASES["extension of a video"]
     masked = {path: file for path, file in case.files.items() if "mask" not in path}
-    wrong = pair.drawn_by_us(case._replace(files=masked))
-    assert_far(wrong, pair.drawn_by_diffusers(case))
+    wrong = pair.drawn(case._replace(files=masked))
+    assert_far(wrong, pair.expected(case))

@@ -88,11 +88,8 @@ def wan_pipeline(
         "out_channels": latents,
         "text_dim": text.config.d_model,
         "image_dim": encoder.config.hidden_size if encoder else None,
+        **_sizes_of_kind(video, vace, animate),
     }
-    if vace is not None:
-        sizes |= {"vace_layers": (0, 2), "vace_in_channels": _control_channels(video), **vace}
-    if animate is not None:
-        sizes |= {"latent_channels": latents, **_ANIMATE, **animate}
     if transformer is None and transformer_2 is None:
         transformer = {}
     parts = {
@@ -110,12 +107,28 @@ def wan_pipeline(
         return WanVACEPipeline(**parts)
     if not from_image:
         return WanPipeline(**parts)
+    return _from_image(parts, encoder, animate is not None)
+
+
+def _from_image(
+    parts: Config, encoder: CLIPVisionModel | None, animates: bool
+) -> WanImageToVideoPipeline | WanAnimatePipeline:
     processor = image_processor(encoder.config.image_size) if encoder else None
+    seeing = {"image_encoder": encoder, "image_processor": processor}
+    if not animates:
+        return WanImageToVideoPipeline(**parts, **seeing)
+    others = ("transformer_2", "boundary_ratio", "expand_timesteps")
+    own = {name: part for name, part in parts.items() if name not in others}
+    return WanAnimatePipeline(**own, **seeing)
+
+
+def _sizes_of_kind(video: AutoencoderKLWan, vace: Config | None, animate: Config | None) -> Config:
+    """Return what VACE's and Animate's transformers have besides."""
+    if vace is not None:
+        return {"vace_layers": (0, 2), "vace_in_channels": _control_channels(video), **vace}
     if animate is not None:
-        for name in ("transformer_2", "boundary_ratio", "expand_timesteps"):
-            del parts[name]
-        return WanAnimatePipeline(**parts, image_encoder=encoder, image_processor=processor)
-    return WanImageToVideoPipeline(**parts, image_encoder=encoder, image_processor=processor)
+        return {"latent_channels": video.config.z_dim, **_ANIMATE, **animate}
+    return {}
 
 
 def _control_channels(vae: AutoencoderKLWan) -> int:

@@ -1,4 +1,4 @@
-"""What the conformance suite needs of each family: small checkpoints, requests, a reference.
+"""Entries of the conformance suite, a family each: small checkpoints, requests, a reference.
 
 A family is a module in here of the same name, whose `ENTRIES` are the family itself and variants:
 kinds of its checkpoints with other inputs of the same network, named FAMILY-VARIANT.

@@ -1,4 +1,4 @@
-"""What an entry of the suite is, and what entries are made with."""
+"""Entry of the suite, and the parts that entries are made with."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Family:
     """Draw a request by diffusers: uint8, as `Pipeline.decode` gives it."""
     guided: Fields
     unguided: Fields
-    """What a request says to have a negative prompt, and to have none."""
+    """Fields of a request that has a negative prompt, and of one that has none."""
     published: tuple[str, ...]
     """Names of its full-size checkpoints in `models.published`."""
     components: Mapping[str, str] = field(default_factory=lambda: {"transformer": "transformer"})
@@ -62,6 +62,11 @@ class Family:
     """Checkpoint of the last steps: its place in the checkpoint's."""
     company: tuple[Fields, ...] = ({},)
     """Fields in which requests of one batch differ, by turns."""
+
+    @property
+    def makes_video(self) -> bool:
+        """Return whether requests are for videos."""
+        return "num_frames" in self.request
 
 
 def image_file(seed: int, mode: str = "RGB", size: tuple[int, int] = (100, 140)) -> bytes:

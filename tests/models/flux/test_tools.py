@@ -72,7 +72,7 @@ def test_a_checkpoint_of_another_kind_is_refused_by_its_channels(kind: str) -> N
 
 
 def test_settings_say_which_pipeline_a_checkpoint_is_used_by(tmp_path: Path) -> None:
-    """As Kontext's weights in one file, with another Flux as its base."""
+    """Checkpoint like Kontext's weights in one file, with another Flux as its base."""
     published.write("flux-dev", tmp_path)
     load = partial(registry.load, "edit", str(tmp_path), "bfloat16", {}, reader=SHAPES)
     spec = load(pipeline="FluxKontextPipeline").spec

@@ -1,4 +1,4 @@
-"""What lies under the first noise: an image, or latents that stand for one."""
+"""Image under the first noise, or latents that stand for one."""
 
 from __future__ import annotations
 

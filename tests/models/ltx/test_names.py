@@ -48,7 +48,7 @@ def authors(key: str) -> str:
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_the_authors_keys_are_diffusers(config: Mapping[str, Any]) -> None:
-    """As diffusers converts them; it has no names of 2.3's text modulation yet."""
+    """Names are as diffusers converts them; it has none of 2.3's text modulation yet."""
     for key in transformer(1, **config).state_dict():
         theirs = authors(key)
         if "prompt_adaln." not in key:
