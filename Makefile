@@ -21,6 +21,9 @@ LIST ?= tests/newest.txt
 # What `make images-check` builds: frontend takes seconds, worker-cpu (-cuda, -tpu) minutes.
 IMAGES ?= frontend
 
+# Files of a cluster's models.
+VALUES ?= $(wildcard deploy/k8s/values/*.yaml)
+
 # Random histories that `make lives` tries.
 LIVES ?= 3000
 
@@ -31,6 +34,8 @@ CHECKOV := .venv-checkov
 # Clients that the tests run, and that do not go together with what Atelier needs.
 LITELLM := .venv-litellm
 AIPERF := .venv-aiperf
+# What renders the chart.
+HELM := .venv-helm
 NODE := tests/clients/node
 
 # Some machines set it; then each of the many processes would compile its modules for itself.
@@ -41,6 +46,7 @@ BIN := $(VENV)/bin
 # Modules are compiled when they are first imported: most never are.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 RAN := $(VENV)/.ran
+PYTEST = JAX_PLATFORMS=cpu $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 INSTALLED := $(RAN)-install-$(ACCELERATOR)$(if $(NEWEST),-newest)
 CHOSEN := $(VENV)/.chosen
 
@@ -57,7 +63,7 @@ packages = @$(BIN)/python -m tools.packages $(1) > $(CHOSEN) && \
 	exit 1; }
 endif
 
-.PHONY: install demo test check clients test-newest newest fresh lint lint-deploy format docs wheel openapi reference rules dashboards pictures \
+.PHONY: install demo test test-all check clients test-newest newest fresh lint lint-deploy format docs wheel openapi reference rules overlays helm-values chart dashboards pictures \
   locks lives load chaos compare gpu gpu-wheels train images-check quality tpu-schedule clean
 
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one; NEWEST=1
@@ -65,15 +71,18 @@ install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or t
 demo: $(INSTALLED) ## the whole system with the demo model, and a first picture
 	@$(BIN)/python -m deploy.local.demo $(ARGS)
 
-test: $(RAN)-test clients ## every test
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(RAN)-test clients ## every mechanism, with models and layouts that take turns
+	$(PYTEST) -m "not thorough" $(ARGS)
+
+test-all: $(RAN)-test clients ## every test: before a release, and after a change of what all families share
+	$(PYTEST) $(ARGS)
 
 check: lint ## style, types, and the tests that need no compilation, process or browser: minutes
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) --dist loadfile \
 		-m "not (compiles or processes or browser)" $(ARGS)
 
 test-newest: newest ## the tests of LIST with the newest packages: make test-newest PYTHON=python3.13
-	$(MAKE) test VENV=.venv-$(notdir $(PYTHON)) NEWEST=1 ARGS="@$(LIST) $(ARGS)"
+	$(MAKE) test VENV=.venv-$(notdir $(PYTHON)) NEWEST=1 ARGS="-m '' @$(LIST) $(ARGS)"
 
 newest: # the environment of test-newest
 	$(MAKE) fresh VENV=.venv-$(notdir $(PYTHON))
@@ -84,7 +93,7 @@ fresh: # removes an environment of another Python or of another pyproject.toml
 	if [ "$$(cat $(VENV)/.of 2>/dev/null)" != "$$now" ]; then \
 		rm -rf $(VENV) && mkdir -p $(VENV) && echo "$$now" > $(VENV)/.of; fi
 
-clients: $(LITELLM)/.ran $(AIPERF)/.ran $(NODE)/node_modules/.ran # programs of other people that the tests run
+clients: $(LITELLM)/.ran $(AIPERF)/.ran $(HELM)/.ran $(NODE)/node_modules/.ran # programs of other people that the tests run
 
 lint: $(RAN)-test ## style, formatting and types, changing nothing
 	$(BIN)/ruff check
@@ -135,6 +144,15 @@ reference: $(INSTALLED) ## the reference pages of the documentation, from the co
 rules: $(INSTALLED) ## deploy/prometheus/kubernetes/rules.yaml from deploy/prometheus/rules
 	$(BIN)/python -m tools.rules > deploy/prometheus/kubernetes/rules.yaml
 
+overlays: $(INSTALLED) ## deploy/k8s/overlays from deploy/k8s/values; `make overlays VALUES=mine.yaml`
+	@JAX_PLATFORMS=cpu $(BIN)/python -m tools.cluster $(VALUES)
+
+helm-values: $(INSTALLED) ## values for the chart, with every objective_s: make --silent helm-values VALUES=mine.yaml
+	@JAX_PLATFORMS=cpu $(BIN)/python -m tools.cluster --helm $(VALUES)
+
+chart: $(INSTALLED) ## what is generated of deploy/helm, from deploy/k8s
+	$(BIN)/python -m tools.cluster.chart
+
 dashboards: $(INSTALLED) ## deploy/grafana/dashboards from the code
 	$(BIN)/python -m tools.dashboards
 
@@ -165,7 +183,7 @@ images-check: $(RAN)-test ## build and start the images without Docker, as root;
 	$(BIN)/python -m tests.deploy.docker.check $(IMAGES)
 
 clean: ## what was built and made here
-	rm -rf $(VENV) .venv-python* $(CHECKOV) $(LITELLM) $(AIPERF) $(NODE)/node_modules .atelier build dist *.egg-info
+	rm -rf $(VENV) .venv-python* $(CHECKOV) $(LITELLM) $(AIPERF) $(HELM) $(NODE)/node_modules .atelier build dist *.egg-info
 
 $(RAN)-python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
@@ -185,7 +203,7 @@ $(CHECKOV)/.ran: $(RAN)-python
 	$(CHECKOV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile checkov==3.3.30
 	@touch $@
 
-$(LITELLM)/.ran $(AIPERF)/.ran: .venv-%/.ran: tests/clients/%.txt | $(RAN)-python
+$(LITELLM)/.ran $(AIPERF)/.ran $(HELM)/.ran: .venv-%/.ran: tests/clients/%.txt | $(RAN)-python
 	@$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --requirement $<
 	@touch $@

@@ -8,7 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from deploy.cli import (
+    admin,
+    aliases,
+    backup,
     bench,
+    calibrate,
+    compile,
     generate,
     jobs,
     keys,
@@ -17,7 +22,10 @@ from deploy.cli import (
     profile,
     read,
     serve,
+    tenants,
     up,
+    usage,
+    verify,
     webhooks,
     worker,
 )
@@ -41,7 +49,11 @@ __all__ = [
     "main",
 ]
 
-COMMANDS = (up, serve, worker, generate, read, jobs, loras, keys, webhooks, plan, profile, bench)
+COMMANDS = (
+    *(up, serve, worker, generate, read, verify, jobs, loras),
+    *(keys, tenants, aliases, webhooks, usage, admin, backup, plan, compile, profile, calibrate),
+    bench,
+)
 """Commands, in the order of `--help`."""
 
 

@@ -17,6 +17,10 @@ class UsageError(Exception):
     """Error of a command line or settings that can't be done; says what to change."""
 
 
+class NotThere(Exception):
+    """Error of an act on something that is not there; says what there is."""
+
+
 def exit_code(error: Exception) -> int | None:
     """Return the code of an error that says what to do; None for one that is ours to mend."""
     from models.checkpoint.folder import CheckpointError
@@ -24,6 +28,8 @@ def exit_code(error: Exception) -> int | None:
 
     if isinstance(error, UsageError):
         return EXIT_USAGE
+    if isinstance(error, NotThere):
+        return EXIT_FAILED
     return EXIT_CONFIG if isinstance(error, CheckpointError | ConfigError) else None
 
 

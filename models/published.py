@@ -17,6 +17,7 @@ from models.flux import published as flux
 from models.flux2 import published as flux2
 from models.ltx import published as ltx
 from models.qwenimage import published as qwenimage
+from models.qwenimage.edit import published as edit
 from models.sdxl import published as sdxl
 from models.sdxl.compatibility import CLASSES
 from models.vision.preprocess import FILE as PREPROCESSOR
@@ -128,10 +129,11 @@ CONTROLNET = "controlnet"
 """Folder of a ControlNet beside its model."""
 
 
-def _controlled(config: Config) -> Files:
-    return {**SDXL_BASE, f"{CONTROLNET}/config.json": config}
+def _controlled(config: Config, model: Files = SDXL_BASE) -> Files:
+    return {**model, f"{CONTROLNET}/config.json": config}
 
 
+FLUX_DEV = _files("FluxPipeline", SHIFTED_BY_TOKENS, flux.FLUX_DEV)
 REFINER = "refiner"
 """Folder of a refiner in its base's."""
 REFINER_FILES = _files(
@@ -159,13 +161,15 @@ CHECKPOINTS: Mapping[str, Files] = {
         **_files(SDXL, EULER, sdxl.SDXL_BASE, tokenizer=CLIP_TOKENIZER, tokenizer_2=CLIP_TOKENIZER),
         **{f"{REFINER}/{path}": config for path, config in REFINER_FILES.items()},
     },
-    "flux-dev": _files("FluxPipeline", SHIFTED_BY_TOKENS, flux.FLUX_DEV),
+    "flux-dev": FLUX_DEV,
+    "flux-controlnet-union": _controlled(flux.CONTROLNET_UNION, FLUX_DEV),
+    "flux-controlnet-union-pro-2": _controlled(flux.CONTROLNET_UNION_PRO_2, FLUX_DEV),
     "flux-fill": _files("FluxFillPipeline", SHIFTED_BY_TOKENS, flux.FLUX_FILL),
     "flux-canny": _files("FluxControlPipeline", SHIFTED_BY_TOKENS, flux.FLUX_CONTROL),
     "flux-depth": _files("FluxControlPipeline", SHIFTED_BY_TOKENS, flux.FLUX_CONTROL),
     "flux-kontext": _files("FluxKontextPipeline", SHIFTED_BY_TOKENS, flux.FLUX_DEV),
     "flux-redux": {
-        **_files("FluxPipeline", SHIFTED_BY_TOKENS, flux.FLUX_DEV),
+        **FLUX_DEV,
         **{f"redux/{name}/config.json": config for name, config in flux.REDUX.items()},
         f"redux/feature_extractor/{PREPROCESSOR}": {"size": {"height": 384, "width": 384}},
     },
@@ -191,12 +195,12 @@ CHECKPOINTS: Mapping[str, Files] = {
     **{
         name: {
             **_files(kind, STRETCHED, networks),
-            f"processor/{PREPROCESSOR}": qwenimage.PROCESSOR,
+            f"processor/{PREPROCESSOR}": edit.PROCESSOR,
         }
         for name, kind, networks in (
             ("qwen-image-edit", "QwenImageEditPipeline", qwenimage.QWEN_IMAGE),
             ("qwen-image-edit-2509", "QwenImageEditPlusPipeline", qwenimage.QWEN_IMAGE),
-            ("qwen-image-edit-2511", "QwenImageEditPlusPipeline", qwenimage.EDIT_2511),
+            ("qwen-image-edit-2511", "QwenImageEditPlusPipeline", edit.EDIT_2511),
         )
     },
     "z-image-turbo": _files("ZImagePipeline", {**STATIC, "shift": 3.0}, zimage.Z_IMAGE),
@@ -234,6 +238,8 @@ def image_prompts(name: str, folder: Path) -> dict[str, str]:
 CONTROLS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     **{f"sdxl-controlnet{size}": {"canny": {}} for size in ("", "-mid", "-small")},
     "sdxl-controlnet-union": {kind: {"mode": kind} for kind in ("openpose", "depth", "canny")},
+    "flux-controlnet-union": {kind: {"mode": kind} for kind in ("pose", "depth", "canny")},
+    "flux-controlnet-union-pro-2": {"canny": {}},
 }
 """ControlNets beside some of them, by the names of their images; and the modes of a union."""
 

@@ -5,6 +5,7 @@ No JAX in here: a family's code is imported when a checkpoint of it is loaded.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
@@ -17,7 +18,7 @@ from models.checkpoint.folder import (
     checkpoint_errors,
     read_model_index,
 )
-from models.checkpoint.hub import CONFIGS, resolve
+from models.checkpoint.hub import CONFIGS, resolve, single_file
 
 if TYPE_CHECKING:
     from models.interface.pipeline import Pipeline
@@ -30,9 +31,9 @@ FAMILIES: Mapping[str, str] = {
     "FluxControlPipeline": ".flux.load",
     "FluxKontextPipeline": ".flux.load",
     "QwenImagePipeline": ".qwenimage.load",
-    "QwenImageEditPipeline": ".qwenimage.load",
-    "QwenImageEditInpaintPipeline": ".qwenimage.load",
-    "QwenImageEditPlusPipeline": ".qwenimage.load",
+    "QwenImageEditPipeline": ".qwenimage.edit.load",
+    "QwenImageEditInpaintPipeline": ".qwenimage.edit.load",
+    "QwenImageEditPlusPipeline": ".qwenimage.edit.load",
     "QwenImageImg2ImgPipeline": ".qwenimage.load",
     "QwenImageInpaintPipeline": ".qwenimage.load",
     "Flux2KleinPipeline": ".flux2.load",
@@ -57,20 +58,27 @@ WITH_EXPERTS = frozenset({".wan.load"})
 WITH_IMAGE_PROMPTS = frozenset({".flux.load", ".sdxl.load"})
 """Modules whose `load` takes networks that read images as prompts (`Reading.image_prompts`)."""
 
-WITH_CONTROLS = frozenset({".sdxl.load"})
+WITH_CONTROLS = frozenset({".flux.load", ".sdxl.load"})
 """Modules whose `load` takes ControlNets (`Reading.controls`)."""
 
 WITH_REFINERS = frozenset({".sdxl.load"})
 """Modules whose `load` takes a checkpoint for the last steps (`Reading.refiner`)."""
 
+WITH_LATENT_UPSAMPLERS = frozenset({".ltx.load"})
+"""Modules whose `load` takes a network that enlarges latents (`Reading.latent_upsampler`)."""
+
+WITH_TOKEN_BUCKETS = frozenset({".flux.load", ".wan.load"})
+"""Modules whose `load` takes a fraction of work for padding tokens (`Reading.token_buckets`)."""
+
 SINGLE_FILES: Mapping[str, tuple[str, ...]] = {
     ".flux.load": ("text_encoder*/*.safetensors", "vae/*.safetensors"),
     ".qwenimage.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
+    ".qwenimage.edit.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
     ".flux2.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
     ".sdxl.load": (),
     ".ltx.load": (
         *("text_encoder/*.safetensors", "connectors/*.safetensors", "vae/*.safetensors"),
-        *("audio_vae/*.safetensors", "vocoder/*.safetensors"),
+        *("audio_vae/*.safetensors", "vocoder/*.safetensors", "latent_upsampler/*.safetensors"),
     ),
     ".zimage.load": ("text_encoder/*.safetensors", "vae/*.safetensors"),
     ".wan.load": (
@@ -112,9 +120,8 @@ def _module(class_name: str) -> str:
 
 def family(source: str, base: str | None = None) -> str:
     """Name of the family, from a checkpoint's index alone. Raises: as `load` does."""
-    file = Path(source).expanduser()
-    is_file = bool(source) and file.is_file()
-    folder = resolve(base or base_of(file), patterns=CONFIGS) if is_file else resolve(source)
+    file = single_file(source)
+    folder = resolve(base or base_of(file), patterns=CONFIGS) if file else resolve(source)
     class_name = read_model_index(folder)["_class_name"]
     return _module(class_name).split(".")[1]
 
@@ -130,8 +137,8 @@ def load(
 ) -> Pipeline:
     """Load the model `name`.
 
-    From a folder in diffusers' layout, a hub id with an optional @revision, or a single safetensors
-    file in the original key style.
+    From a folder in diffusers' layout, here or in an object store, a hub id with an optional
+    @revision, or a single safetensors file in the original key style.
 
     Args:
         base: of a single file: the folder or hub id whose configs and tokenizers are used. Left
@@ -147,8 +154,7 @@ def load(
         models.checkpoint.folder.CheckpointError: its files or configs cannot be used; says which
             and why.
     """
-    file = Path(source).expanduser()
-    if source and file.is_file():
+    if file := single_file(source):
         if swap_experts:
             raise CheckpointError(f"{file}: swap_experts is set, but one file has no experts")
         return _load_file(name, file, dtype, defaults, base, how)
@@ -165,7 +171,8 @@ def load(
             f"{class_name} has no experts, which could take turns"
         )
     with checkpoint_errors(folder):
-        return load_family(name, folder, dtype, defaults, reading=_reading(class_name, how))
+        loaded = load_family(name, folder, dtype, defaults, reading=_reading(class_name, how))
+    return _told_apart(loaded, folder, class_name)
 
 
 def _load_file(
@@ -191,9 +198,10 @@ def _load_file(
         folder = resolve(base or base_of(file), patterns=(*CONFIGS, *further))
     try:
         load_family = partial(loader(class_name), file=file, reading=_reading(class_name, how))
-        return load_family(name, folder, dtype, defaults)
+        loaded = load_family(name, folder, dtype, defaults)
     except ValueError as error:
         raise CheckpointError(f"{file}, with the configs of {folder}: {error}") from error
+    return _told_apart(loaded, folder, class_name)
 
 
 def _class_of(folder: Path, how: Mapping[str, Any]) -> str:
@@ -212,6 +220,18 @@ def _class_of(folder: Path, how: Mapping[str, Any]) -> str:
     return wanted
 
 
+def _told_apart(pipeline: Pipeline, folder: Path, class_name: str) -> Pipeline:
+    """Return the model with another fingerprint where its pipeline is not the checkpoint's own.
+
+    From the same weights it draws other images.
+    """
+    if class_name != read_model_index(folder)["_class_name"]:
+        own = f"{pipeline.spec.fingerprint} {class_name}"
+        fingerprint = hashlib.sha256(own.encode()).hexdigest()
+        pipeline.spec = pipeline.spec.model_copy(update={"fingerprint": fingerprint})
+    return pipeline
+
+
 def _reading(class_name: str, how: Mapping[str, Any]) -> Reading:
     """Raises: CheckpointError: the family has no use for it."""
     if how.get("image_prompts") and FAMILIES[class_name] not in WITH_IMAGE_PROMPTS:
@@ -220,6 +240,10 @@ def _reading(class_name: str, how: Mapping[str, Any]) -> Reading:
         raise CheckpointError(f"controls are set, but a {class_name} takes none")
     if how.get("refiner") and FAMILIES[class_name] not in WITH_REFINERS:
         raise CheckpointError(f"refiner is set, but a {class_name} takes none")
+    if how.get("latent_upsampler") and FAMILIES[class_name] not in WITH_LATENT_UPSAMPLERS:
+        raise CheckpointError(f"latent_upsampler is set, but a {class_name} takes none")
+    if how.get("token_buckets") and FAMILIES[class_name] not in WITH_TOKEN_BUCKETS:
+        raise CheckpointError(f"token_buckets is set, but steps of a {class_name} have none")
     sources = import_module(".loading.sources", __package__)
     refiner = _place(how["refiner"]) if how.get("refiner") else None
     reading: Reading = sources.Reading(
@@ -230,8 +254,7 @@ def _reading(class_name: str, how: Mapping[str, Any]) -> Reading:
 
 def _place(source: str) -> tuple[Path, Path | None]:
     """Return the folder of a checkpoint beside a model, and the file of its weights, if any."""
-    file = Path(source).expanduser()
-    if file.is_file():
+    if file := single_file(source):
         return resolve(base_of(file), patterns=CONFIGS), file
     return resolve(source), None
 

@@ -14,17 +14,21 @@ from service.auth.allowed_hosts import CheckHost, names_of
 from service.batches.chore import drive_forever
 from service.errors import handlers
 from service.front_end.front_end import FrontEnd
+from service.front_end.ledger_mover import move_forever
 from service.front_end.reaper import sweep_forever
+from service.front_end.version_watch import watch_forever
 from service.http.cross_origin import AllowOrigins
 from service.http.head import AnswerHead
+from service.http.request_ids import NameRequests
 from service.http.security_headers import SecureAnswers
 from service.http.trace_requests import TraceRequests
 from service.jobs.queue import Queue
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
 from service.metrics.http import MeasureRequests
+from service.operators import commands
 from service.routes.compat.openai.batch_bodies import ENDPOINTS
-from service.routing import include_routes
+from service.routing import class_of, include_routes
 from service.settings.settings import Settings
 
 
@@ -39,7 +43,7 @@ class _App(FastAPI):
         app = super().build_middleware_stack()
         if origins := self.state.front.settings.server.cors_origins:
             app = AllowOrigins(app, origins)
-        return SecureAnswers(app)
+        return NameRequests(SecureAnswers(app))
 
 
 def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:
@@ -56,7 +60,7 @@ def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:
     app.state.front = front = FrontEnd.make(settings, queue, store)
     handlers.install(app)
     app.add_middleware(AnswerHead)
-    app.add_middleware(MeasureRequests, telemetry=front.telemetry)
+    app.add_middleware(MeasureRequests, telemetry=front.telemetry, class_of=class_of)
     if settings.tracing.endpoint:
         app.add_middleware(TraceRequests, follows=settings.tracing.follow_clients)
     app.add_middleware(CheckHost, names=names_of(front.settings.server))
@@ -70,7 +74,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     front: FrontEnd = app.state.front
     chores = [asyncio.create_task(sweep_forever(front), name="sweeper")]
     chores.append(asyncio.create_task(front.webhooks.send_forever(), name="webhooks"))
+    chores.append(asyncio.create_task(watch_forever(front), name="versions"))
     chores.append(asyncio.create_task(drive_forever(front, ENDPOINTS), name="batches"))
+    chores.append(asyncio.create_task(move_forever(front), name="ledger"))
+    chores.append(asyncio.create_task(commands.move_forever(front), name="audit"))
     try:
         yield
     finally:

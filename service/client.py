@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -18,6 +19,8 @@ from service.jobs.model.state_machine import ENDED
 
 UPLOAD_S = 900.0
 """Time that a server may take to check and store what it was sent, or to take more of it."""
+VERIFY_S = 45
+"""Wait for a verdict: less than reads may take."""
 _RETRIES = 6
 _SSE = {"Accept": "text/event-stream"}
 
@@ -92,6 +95,12 @@ class Client:
         self.job_id = job["id"]
         return job
 
+    def continue_job(self, job_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Finish images of a paused job: the job that does. Raises: as `submit`."""
+        job = self._json("POST", f"{_path(job_id)}/continue", json=body)
+        self.job_id = job["id"]
+        return job
+
     def follow(self) -> Iterator[JobEvent]:
         """The job's events up to its end state, across lost connections.
 
@@ -127,6 +136,29 @@ class Client:
         """The bytes of one output, by its `url` in the job. Raises: Problem, Unreachable."""
         return self._call("GET", url).content
 
+    def models(self) -> list[dict[str, Any]]:
+        """Return the models that are served. Raises: as `job`."""
+        found: list[dict[str, Any]] = self._json("GET", "/v1/models")["data"]
+        return found
+
+    def verify(self, body: bytes, content_type: str, wait_s: int = VERIFY_S) -> dict[str, Any]:
+        """Return the verdict on a file, or on an output that a JSON body names. Raises: as `job`.
+
+        From several threads at the same time, too.
+
+        Args:
+            wait_s: after which the same is asked again.
+        """
+        headers = {
+            "Content-Type": content_type,
+            "Idempotency-Key": secrets.token_hex(16),
+            "Prefer": f"wait={wait_s}",
+        }
+        while True:
+            found = self._json("POST", "/v1/verify", content=body, headers=headers)
+            if found["verdict"] != "pending":
+                return found
+
     def loras(self) -> list[dict[str, Any]]:
         """Return the adapters that requests may name. Raises: as `job`."""
         found: list[dict[str, Any]] = self._json("GET", "/v1/loras")["data"]
@@ -149,6 +181,11 @@ class Client:
     def delete_lora(self, name: str) -> None:
         """Delete an adapter that the tenant has uploaded. Raises: as `job`."""
         self._call("DELETE", f"/v1/loras/{quote(name, safe='')}")
+
+    def admin(self, method: str, path: str, **options: Any) -> Any:
+        """Call `/v1/admin`; return its answer's JSON, None of an empty one. Raises: as `job`."""
+        answer = self._call(method, f"/v1/admin/{path}", **options)
+        return answer.json() if answer.content else None
 
     def _json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         answer = self._call(method, path, **options)

@@ -16,7 +16,8 @@ from service.http.negotiation import JSON
 from service.recipes.recipe import generator
 from service.routes.documented_examples import add_examples
 from service.routing import DOORS, include_routes
-from service.schemas.request import GenerateRequest, LoraUpload
+from service.schemas.admin import PauseRequest, Reason
+from service.schemas.request import ContinueRequest, GenerateRequest, LoraUpload
 from service.schemas.response import (
     Health,
     JobPage,
@@ -27,12 +28,16 @@ from service.schemas.response import (
     ModelView,
     ProblemView,
 )
+from service.schemas.verify import Verification, VerifyRequest
 
 TITLE = "Atelier"
-SUMMARY = "Images and video from SDXL, Flux, FLUX.2 klein, Z-Image, Qwen-Image and Wan."
+SUMMARY = "Images and video from SDXL, Flux, FLUX.2 klein, Z-Image, Qwen-Image, Wan and LTX-2."
 VERSION = generator().partition(" ")[2] or "unpackaged"
 
-VIEWS = (JobView, JobPage, LoraView, LoraPage, ModelView, ModelPage, Health, ProblemView)
+VIEWS = (
+    *(JobView, JobPage, LoraView, LoraPage, ModelView, ModelPage, Verification),
+    *(Health, ProblemView),
+)
 """Bodies of answers. FastAPI knows of most, and would leave out the nulls of their examples."""
 
 _REF = "#/components/schemas/{model}"
@@ -75,7 +80,14 @@ def describe(app: FastAPI, *, wants_keys: bool) -> dict[str, Any]:
 
 def _bodies() -> Iterator[type[BaseModel]]:
     """Bodies that clients send, and those of other APIs."""
-    yield from (GenerateRequest, LoraUpload)
+    yield from (
+        GenerateRequest,
+        ContinueRequest,
+        VerifyRequest,
+        LoraUpload,
+        Reason,
+        PauseRequest,
+    )
     for door in DOORS:
         yield from door.bodies
 

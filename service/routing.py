@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
 
 from service.errors.forms import ErrorForms
 from service.http.query_parameters import check_query
-from service.routes import generate, health, jobs, links, loras, models, pages
+from service.metrics.http import GENERATE, READ
+from service.routes import (
+    admin,
+    continuation,
+    generate,
+    health,
+    jobs,
+    links,
+    loras,
+    models,
+    pages,
+    verify,
+)
 from service.routes.compat import hugging_face
 from service.routes.compat.a1111 import door as a1111
 from service.routes.compat.fal import door as fal
@@ -18,6 +31,8 @@ from service.routes.compat.openai import videos as openai_videos
 from service.routes.compat.replicate import door as replicate
 from service.routes.documented_responses import problems
 
+OURS = (generate, continuation, verify, jobs, links, models, loras, admin, health, pages)
+"""Routes of our own API, and pages."""
 DOORS = (
     openai_images.DOOR,
     mlperf.DOOR,
@@ -33,6 +48,29 @@ DOORS = (
 """Other clients' APIs."""
 
 
+ASK_FOR_WORK = frozenset(
+    (
+        *("generate", "continue_job", "verify"),
+        *("create_image", "edit_image", "vary_image"),
+        *("create_video", "remix_video", "generate_video"),
+        "hugging_face_infer",
+        *("sdapi_txt2img", "sdapi_img2img"),
+        *("create_prediction", "create_prediction_of_model"),
+        *("fal_run", "fal_submit"),
+        "create_batch",
+        "mcp_message",
+    )
+)
+"""Operations whose requests ask for work, of all APIs."""
+
+
+def class_of(route: BaseRoute | None) -> str | None:
+    """Return the class that a route's requests are counted in; None: a probe or page, or none."""
+    if not isinstance(route, APIRoute) or not route.include_in_schema or "health" in route.tags:
+        return None
+    return GENERATE if operation_id(route) in ASK_FOR_WORK else READ
+
+
 def operation_id(route: APIRoute) -> str:
     """Return the name of a route's function, which generated clients call it by."""
     return route.name
@@ -40,7 +78,7 @@ def operation_id(route: APIRoute) -> str:
 
 def include_routes(app: FastAPI) -> None:
     """Add every route of the front end."""
-    for part in (generate, jobs, links, models, loras, health, pages):
+    for part in OURS:
         app.include_router(
             part.router,
             dependencies=[Depends(check_query)],

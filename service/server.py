@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 import uvicorn
@@ -18,6 +20,8 @@ from fastapi import FastAPI
 from service.app import create_app
 from service.auth.authenticator import check_first_key
 from service.auth.exposure import listening_at, reached_at
+from service.front_end.front_end import FrontEnd
+from service.front_end.readiness import refresh_gauges
 from service.http.connection_limits import (
     BoundedProtocol,
     ConnectionLimits,
@@ -29,15 +33,21 @@ from service.jobs.redis import connection
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
 from service.metrics.http import Telemetry
+from service.metrics.push import pushing
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
 from service.tracing import spans
 
 log = logging.getLogger(__name__)
 
+SERVICE = "atelier-frontend"
+"""Name of front ends in traces and metrics."""
 TICK_S = 0.1
 """Interval of uvicorn's own tick."""
 SWEEP_TICKS = 10
+
+NEW_OBJECTS = 10_000
+"""Objects after which the garbage collector looks at the new ones: a few requests' worth."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -94,6 +104,8 @@ def make_server(app: FastAPI, settings: Settings) -> HttpServer:
             port=server.port,
             http=partial(BoundedProtocol, shared=connections),  # type: ignore[arg-type]
             ws="none",
+            proxy_headers=bool(server.trusted_proxies),
+            forwarded_allow_ips=[str(network) for network in server.trusted_proxies],
             log_config=None,
             log_level=settings.log_level,
             access_log=False,  # the app has its own: addresses may hold what is nobody's business
@@ -115,7 +127,7 @@ def serve(settings: Settings, *, fd: int | None = None) -> int:
     """
     raise_descriptor_limit()
     with (
-        spans.exporting(settings.tracing, "atelier-frontend"),
+        spans.exporting(settings.tracing, SERVICE),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         return runner.run(_serve(settings, fd))
@@ -129,15 +141,39 @@ async def _serve(settings: Settings, fd: int | None) -> int:
     try:
         is_checked = await _is_checked(queue, settings, address)
         decided = listening_at(settings, address)
-        server = make_server(create_app(decided, queue, store), decided)
-        checking = asyncio.create_task(_check(server, queue, settings, address, is_checked))
-        await server.serve(sockets=[listener] if listener else None)
-        if checking.done():
-            checking.result()
-        await cancel(checking)
+        server = make_server(app := create_app(decided, queue, store), decided)
+        _settle()
+        with _pushing(app.state.front):
+            checking = asyncio.create_task(_check(server, queue, settings, address, is_checked))
+            await server.serve(sockets=[listener] if listener else None)
+            if checking.done():
+                checking.result()
+            await cancel(checking)
     finally:
         await queue.close()
     return 0 if server.started else 1
+
+
+def _settle() -> None:
+    """Spare the garbage collector what a front end has from its start to its end.
+
+    That is nearly all there is: modules, schemas and routes, which it would look through again and
+    again while requests wait.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(NEW_OBJECTS)
+
+
+def _pushing(front: FrontEnd) -> AbstractContextManager[None]:
+    """Push the front end's metrics, if a collector is named. To be called in the event loop."""
+    loop = asyncio.get_running_loop()
+
+    def refresh() -> Future[None]:
+        return asyncio.run_coroutine_threadsafe(refresh_gauges(front), loop)
+
+    registry = front.telemetry.registry
+    return pushing(front.settings.metrics, registry, SERVICE, refresh=refresh)
 
 
 async def _is_checked(queue: Queue, settings: Settings, address: str) -> bool:

@@ -1,4 +1,4 @@
-"""A collector of traces: real OTLP over HTTP, kept in memory."""
+"""A collector of traces and metrics: real OTLP over HTTP, kept in memory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -38,12 +42,41 @@ class Told:
     links: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Point:
+    """One series of a metric, as it was received last."""
+
+    unit: str
+    value: float
+    """Of a histogram its sum."""
+    count: int | None = None
+    buckets: tuple[tuple[float, int], ...] = ()
+    """Bounds and counts of a histogram, the last without a bound."""
+    exemplars: frozenset[str] = frozenset()
+    """Traces that it names."""
+
+
+Series = tuple[str, frozenset[tuple[str, str]]]
+"""Name and labels."""
+
+
+@dataclass
+class Pushed:
+    """What one process has pushed."""
+
+    resource: dict[str, Any]
+    points: dict[Series, Point]
+    times: int = 0
+
+
 class Collector(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.spans: list[Told] = []
+        self.pushed: dict[str, Pushed] = {}
+        """By `service.instance.id`."""
         self.raw = b""
         """All that was sent, for what must not be in it."""
         self.lock = threading.Lock()
@@ -74,11 +107,15 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
-        assert self.path == "/v1/traces"
         with self.server.lock:
             self.server.raw += body
-            self.server.spans += read(body)
-        answer = ExportTraceServiceResponse().SerializeToString()
+            if self.path == "/v1/metrics":
+                keep(self.server.pushed, body)
+                answer = ExportMetricsServiceResponse().SerializeToString()
+            else:
+                assert self.path == "/v1/traces"
+                self.server.spans += read(body)
+                answer = ExportTraceServiceResponse().SerializeToString()
         self.send_response(200)
         self.send_header("Content-Type", "application/x-protobuf")
         self.send_header("Content-Length", str(len(answer)))
@@ -107,6 +144,27 @@ def read(body: bytes) -> Iterator[Told]:
                     events=tuple((one.name, one.time_unix_nano / 1e9) for one in span.events),
                     links=tuple(one.trace_id.hex() for one in span.links),
                 )
+
+
+def keep(pushed: dict[str, Pushed], body: bytes) -> None:
+    for one in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+        resource = plain(one.resource.attributes)
+        found = pushed.setdefault(resource["service.instance.id"], Pushed(resource, {}))
+        found.times += 1
+        for metric in (metric for scope in one.scope_metrics for metric in scope.metrics):
+            data = getattr(metric, metric.WhichOneof("data"))
+            for point in data.data_points:
+                labels = frozenset(plain(point.attributes).items())
+                found.points[metric.name, labels] = point_of(metric.unit, point)
+
+
+def point_of(unit: str, point: Any) -> Point:
+    if not hasattr(point, "bucket_counts"):
+        return Point(unit, point.as_double)
+    traces = frozenset(one.trace_id.hex() for one in point.exemplars)
+    bounds = [*point.explicit_bounds, float("inf")]
+    buckets = tuple(zip(bounds, point.bucket_counts, strict=True))
+    return Point(unit, point.sum, point.count, buckets, traces)
 
 
 def plain(attributes: Any) -> dict[str, Any]:

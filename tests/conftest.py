@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,6 +19,7 @@ import models.demo
 from deploy.local.embedded_redis import embedded
 from service.jobs.queue import Queue
 from service.settings.queue import QueueSettings
+from tests import compile_cache, thorough
 
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 """For layouts; read when JAX is first used, in whichever test that is."""
@@ -26,7 +29,7 @@ PATIENCE_S = 60
 """With a Redis that shares two busy cores and their disk."""
 COMPILED = "TESTS_COMPILED"
 """Variable with the folder of what systems have compiled, one for all of them and all processes of
-the tests; set here, where the first of these starts."""
+the tests; set here, where the first of these starts, to one that further runs read too."""
 
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -34,15 +37,17 @@ KINDS: dict[str, tuple[str, ...]] = {
         *("bench", "families", "parallel", "parity"),
         *(f"models/{room}" for room in ("demo", "flux", "nn", "parallel", "sdxl", "vae", "vision")),
         *("models/wan", "models/test_activation_dtype.py"),
-        *(f"workers/{room}" for room in ("engine", "loading", "multihost", "plan", "pool")),
+        *(f"workers/{room}" for room in ("building", "engine", "loading", "multihost", "plan")),
+        "workers/pool",
         *("workers/profiling", "workers/programs", "deploy/bench/engine"),
     ),
     "processes": (
-        *("chaos", "clients", "e2e", "load", "packaging", "deploy/bench/serving"),
+        *("chaos", "clients", "e2e", "load", "packaging", "skew", "deploy/bench/serving"),
         *("deploy/docker", "deploy/local", "deploy/watching"),
-        *("workers/health", "workers/multihost", "workers/pool"),
+        *("workers/building", "workers/health", "workers/multihost", "workers/pool"),
         "service/batches/test_driver.py",
-        *("service/jobs/test_secure.py", "service/test_attacks.py", "service/test_bodies.py"),
+        *("service/jobs/test_failover.py", "service/jobs/test_secure.py"),
+        *("service/test_attacks.py", "service/test_bodies.py"),
         *("service/test_conformance.py", "service/test_image_attacks.py", "service/test_server.py"),
         *("service/routes/test_health.py", "service/http/test_connection_limits.py"),
     ),
@@ -52,7 +57,8 @@ KINDS: dict[str, tuple[str, ...]] = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by where it lies."""
+    """Mark each test by where it lies, and those that `make test` leaves out."""
+    thorough.mark(items, Path(__file__).parent)
     for item in items:
         path = item.path.relative_to(Path(__file__).parent)
         for kind, places in KINDS.items():
@@ -62,9 +68,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if COMPILED not in os.environ:
-        folder = TemporaryDirectory(prefix="compiled-")
-        os.environ[COMPILED] = folder.name
-        config.add_cleanup(folder.cleanup)
+        compile_cache.prune()
+        os.environ[COMPILED] = str(compile_cache.folder_of_systems() or _passing(config))
+
+
+def _passing(config: pytest.Config) -> str:
+    """Make a folder for this run alone."""
+    folder = TemporaryDirectory(prefix="compiled-")
+    config.add_cleanup(folder.cleanup)
+    return folder.name
 
 
 OTHERS = {
@@ -72,6 +84,28 @@ OTHERS = {
     *("TF_CPP_MIN_LOG_LEVEL", "TPU_LIBRARY_PATH", "TPU_SKIP_MDS_QUERY"),
 }
 """Variables that pytest, and torch and JAX when they are first used, set for themselves."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs() -> Iterator[None]:
+    """Drops what a module compiled: a test process would hold gigabytes of it to its end."""
+    yield
+    if "jax" in sys.modules:
+        import jax
+
+        jax.clear_caches()
+
+
+KEEPING = ("families", "models", "parallel", "parity")
+"""Folders whose modules compile many programs, and ask nothing about compiling."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kept_programs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Read what another process or run of the tests has compiled."""
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    with compile_cache.kept() if folder in KEEPING else nullcontext():
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -93,18 +127,20 @@ def same_environment() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One embedded server for the whole run; `queue` empties it, so take both or clean up."""
+    """One embedded server for the whole run; `queue` empties it, so take both or clean up.
+
+    Its clients wait longer than users do: a machine that stood still for seconds fails no test.
+    """
     with embedded(tmp_path_factory.mktemp("redis")) as url:
         with redis.Redis.from_url(url) as client:
             client.config_set("appendonly", "no")  # nobody kills it: no command waits for the disk
-        yield url
+        yield f"{url}?socket_timeout={PATIENCE_S}"
 
 
 @pytest.fixture
 async def empty_redis(redis_url: str) -> AsyncIterator[Redis]:
     """A plain client of the server, with nothing in it."""
-    patient = Redis.from_url(redis_url, decode_responses=True, socket_timeout=PATIENCE_S)
-    async with patient as redis:
+    async with Redis.from_url(redis_url, decode_responses=True) as redis:
         await redis.flushall()
         yield redis
 

@@ -24,7 +24,8 @@ SHARED = ("metrics", "retry", "exit_codes", "machine")
 """Files of `workers`, `deploy` and `deploy.bench` that every room there may import."""
 FRONT_END = "settings tracing jobs errors schemas"
 BELOW_FAMILIES = (
-    "adapters spec checkpoint parallel nn weights sampling interface text vision vae loading"
+    "adapters spec checkpoint parallel nn weights sampling interface text vision vae loading "
+    "control"
 )
 FLOORS: dict[str, dict[str, str]] = {
     "service": {
@@ -42,10 +43,15 @@ FLOORS: dict[str, dict[str, str]] = {
         "webhooks": f"{FRONT_END} auth http",
         "front_end": f"{FRONT_END} auth http metrics safety webhooks",
         "responses": f"{FRONT_END} front_end http",
-        "admission": f"{FRONT_END} front_end http safety validation",
+        "admission": f"{FRONT_END} recipes front_end http safety validation",
         "batches": f"{FRONT_END} admission front_end http responses",
+        "verification": f"{FRONT_END} recipes admission front_end http responses",
+        "operators": f"{FRONT_END} auth front_end",
         "playground": "",
-        "routes": f"{FRONT_END} recipes admission auth batches front_end http playground responses",
+        "routes": (
+            f"{FRONT_END} recipes admission auth batches front_end http operators playground "
+            "responses verification"
+        ),
     },
     "service.jobs": {
         "redis": "",
@@ -67,6 +73,7 @@ FLOORS: dict[str, dict[str, str]] = {
         "vae": "checkpoint interface nn parallel spec",
         "loading": "checkpoint weights nn parallel spec text vae",
         "adapters": "checkpoint nn parallel spec text weights",
+        "control": "checkpoint interface loading parallel spec",
         "upscale": "checkpoint loading nn spec weights",
         "flow": BELOW_FAMILIES,
         **dict.fromkeys(FAMILIES, f"{BELOW_FAMILIES} flow"),
@@ -89,6 +96,8 @@ FLOORS: dict[str, dict[str, str]] = {
         "plan": "jaxpr programs slice",
         "loading": "jaxpr plan programs slice",
         "engine": "programs slice",
+        "building": "engine jaxpr loading plan programs slice",
+        "calibration": "engine loading media programs slice",
         "multihost": "engine programs slice",
         "profiling": "engine slice",
         "pool": "engine health loading media multihost profiling programs slice",
@@ -101,7 +110,7 @@ FLOORS: dict[str, dict[str, str]] = {
         "cli": "local bench admin",
     },
     "deploy.bench": {"serving": "", "engine": ""},
-    "tools": {"dashboards": "", "reference": ""},
+    "tools": {"cluster": "", "dashboards": "", "reference": ""},
 }
 """The rooms of each package, from the lowest floor up, and those that each may import beside
 itself. A file that lies in no room, such as `service/app.py`, may import all rooms of its package.
@@ -114,7 +123,9 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "workers": (
         "models",
         "service.jobs",
+        "service.metrics.exposition",
         "service.metrics.http",
+        "service.metrics.push",
         "service.recipes",
         "service.safety",
         "service.settings",
@@ -130,7 +141,7 @@ HEAVY = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "diffusers")
 """A front end starts without them: in a second, not five, and in a third of the memory."""
 WEB = ("fastapi", "starlette", "uvicorn")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-EXTRAS = ("cpu", "train", "plan", "otel", "mcp", "c2pa")
+EXTRAS = ("cpu", "train", "plan", "otel", "mcp", "c2pa", "parquet")
 NOT_AT_RUN_TIME = ("torch", "diffusers", "pytest", "tests")
 
 
@@ -207,14 +218,14 @@ def test_every_import_follows_an_arrow() -> None:
         ("service.schemas.request", "from service.http import body"),
         ("service.jobs.model.job", "from service.jobs.redis import keys"),
         ("models.nn.layers.norms", "from models.nn.attention import sharded"),
-        ("service.app", "from workers.pool.worker import run_pool"),
+        ("service.app", "from workers.pool.process import run_pool"),
         ("service.jobs.queue", "from service.errors.problems import Problem"),
         ("service.jobs.queue", "import fastapi"),
         ("models.spec.model_spec", "import jax.numpy"),
         ("service.jobs.queue", "def late():\n    import service.routes.generate"),
         ("workers.pool.worker", "from service.app import create_app"),
         ("workers.pool.worker", "import diffusers"),
-        ("workers.engine.engine", "from workers.pool.worker import run_pool"),
+        ("workers.engine.engine", "from workers.pool.process import run_pool"),
         ("workers.programs.compiler", "from workers.plan import search"),
         ("deploy.local.supervisor", "from tools import speed_page"),
         ("workers.pool.worker", "from deploy import local"),
@@ -296,7 +307,7 @@ def test_a_circle_is_found() -> None:
         ("workers.pool.worker", "from service.jobs.queue import Queue"),
         ("models.flux.pipeline", "from models.text.video import ClipText"),
         ("models.published", "from models.flux.config import FluxConfig"),
-        ("deploy.local.supervisor", "from workers.pool.worker import run_pool"),
+        ("deploy.local.supervisor", "from workers.pool.process import run_pool"),
     ],
 )
 def test_an_arrow_is_no_breach(module: str, source: str) -> None:
@@ -339,10 +350,12 @@ def test_every_package_from_outside_is_declared() -> None:
 
 
 def test_a_front_end_needs_no_extra() -> None:
-    """But for the files that are read where traces are switched on, and where an agent asks."""
+    """But for the files that are read where something is sent by OTLP, and where an agent asks."""
     service = ROOT / "service"
     optional = {
         service / "tracing" / "opentelemetry.py",
+        service / "tracing" / "resource.py",
+        service / "metrics" / "otlp.py",
         service / "routes" / "compat" / "mcp" / "server.py",
     }
     rooms = [service, ROOT / "models" / "adapters" / "files"]

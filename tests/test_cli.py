@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import atelier
+from deploy.cli.late_parser import LateParser
 
 HEAVY = ("jax", "fastapi", "httpx", "pydantic", "rich", "redis")
 
@@ -26,6 +27,51 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     except SystemExit as ended:  # argparse
         code = int(ended.code or 0)
     return code, capsys.readouterr().err
+
+
+OPTIONS = {
+    "--config": Path("a.toml"),
+    "--state": Path("a"),
+    "--redis": "redis://b",
+    "--log-level": "debug",
+    "--reason": "why",
+}
+
+
+@pytest.mark.parametrize("act", [["list"], ["restore", "NAME"]], ids=["list", "restore"])
+def test_options_of_a_backup_stand_before_or_after_its_act(act: list[str]) -> None:
+    for option, value in OPTIONS.items():
+        dest, given = option[2:].replace("-", "_"), [option, str(value)]
+        lines = [["backup", *given, *act]]
+        if option != "--reason" or act != ["list"]:
+            lines.append(["backup", *act, *given])
+        for line in lines:
+            args = atelier.parser().parse_args(line)
+            assert getattr(args, dest) == value, line
+        args = atelier.parser().parse_args(["backup", *act])
+        assert not getattr(args, dest)
+
+
+def ways(parser: argparse.ArgumentParser) -> Iterator[list[argparse.ArgumentParser]]:
+    """Ways from a parser to each below it."""
+    if isinstance(parser, LateParser):
+        parser.complete()
+    yield [parser]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from ([parser, *way] for way in ways(inner))
+
+
+def test_no_default_replaces_an_option_before_an_act() -> None:
+    for *above, last in ways(atelier.parser()):
+        options = {one.dest for parser in above for one in parser._actions}
+        replaced = [
+            one.dest
+            for one in last._actions
+            if one.option_strings and one.dest in options and one.default != argparse.SUPPRESS
+        ]
+        assert replaced == [], last.prog
 
 
 def test_help_loads_nothing_that_a_command_needs() -> None:

@@ -9,10 +9,12 @@ our own code. All that can be told before anything has happened is told, with 0.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, Counter, Gauge
+
+from service.jobs.model.histogram import Histogram
 
 STEP_BUCKETS_S = (
     0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.35, 0.5, 1, 2, 3.5, 5, 10, 20, 40, 80,
@@ -26,7 +28,10 @@ COMPILE_BUCKETS_S = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 STAGES = ("encode", "denoise", "decode", "upscale", "media", "store")
 PROGRAMS = ("encode", "step", "decode", "preview")
 CACHE_RESULTS = ("hit", "miss")
-EXECUTABLE_RESULTS = ("hit", "miss", "refused", "unkept")
+EXECUTABLE_RESULTS = ("hit", "miss", "refused", "unkept", "fetched", "unfetched")
+PHASES = ("import", "wait", "load", "open", "warm_up", "measure")
+"""Phases of a worker's start: interpreter and imports; Redis, and other hosts of its slice;
+weights; adapters and upscalers; compiling or reading programs; trying them out."""
 OTHER = "other"
 """Label value that stands for all values beyond those listed."""
 MEMORY_KINDS = {"in_use": "bytes_in_use", "peak": "peak_bytes_in_use", "limit": "bytes_limit"}
@@ -121,11 +126,27 @@ compile_cache = Counter(
 executables = Counter(
     "atelier_executables_total",
     "Lookups of AOT-compiled executables: hit, miss, refused (present but unusable), unkept "
-    "(compiled but not storable).",
+    "(compiled but not storable); of those made elsewhere: fetched, unfetched (in the manifest but "
+    "missing, damaged or out of reach).",
     ["result"],
 )
 executable_seconds = Counter(
     "atelier_executable_read_seconds_total", "Seconds spent reading executables (hits)."
+)
+worker_info = Gauge(
+    "atelier_worker_info",
+    "1, with what this worker is: its slice, machine, version and checkpoint.",
+    ["model", "chip", "chips", "layout", "spot", "region", "version", "checkpoint"],
+)
+worker_chips = Gauge(
+    "atelier_worker_chips",
+    "Chips of this worker's slice; several models of one slice share them evenly.",
+    ["model", "chip", "spot"],
+)
+startup_seconds = Gauge(
+    "atelier_startup_seconds",
+    "Seconds that this worker's start took, by phase.",
+    ["model", "phase"],
 )
 
 OF_A_MODEL = (
@@ -193,3 +214,16 @@ def adapter_pages_are(model: str, used: int, free: int) -> None:
 def profiled(model: str, communication: float) -> None:
     """A profile was taken. Args: communication: share of a step's time, from 0 to 1."""
     communication_ratio.labels(model).set(communication)
+
+
+def started(models: Iterable[str], phase: str, since: float) -> float:
+    """Record that a phase of the start of these models is over; return the time, as `time.time`."""
+    now = time.time()
+    for model in models:
+        startup_seconds.labels(model, phase).set(max(0.0, now - since))
+    return now
+
+
+def process_began() -> float:
+    """Return when this process began; now, where the system does not say."""
+    return REGISTRY.get_sample_value("process_start_time_seconds") or time.time()

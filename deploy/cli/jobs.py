@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,10 @@ from deploy.exit_codes import EXIT_FAILED, say
 if TYPE_CHECKING:
     from service.client import Client
 
-STATES = ("queued", "running", "succeeded", "failed", "canceled", "expired")
+STATES = ("queued", "running", "succeeded", "paused", "failed", "canceled", "expired")
 PAGE = 100
 """Jobs of one answer at the most."""
+MORE = "there may be more jobs: --limit N lists so many, --all lists all"
 
 
 def add(commands: Commands) -> None:
@@ -36,6 +38,7 @@ def add(commands: Commands) -> None:
         metavar="FILE",
         help="write the job's outputs (as generate does)",
     )
+    _add_continue(acts)
     for act in (shown, canceled, waited):
         add_server(act)
 
@@ -53,12 +56,46 @@ def _add_list(acts: Commands) -> None:
         "--created-after", metavar="TIME", help="only jobs from after it (2026-01-31T12:00:00Z)"
     )
     listed.add_argument("--created-before", metavar="TIME", help="only jobs from before it")
-    listed.add_argument(
-        "--limit", type=count, default=20, metavar="N", help="maximum number of jobs (default: 20)"
-    )
+    add_limit(listed)
     listed.add_argument("--json", action="store_true", help="print JSON, one job per line")
     add_server(listed)
     listed.set_defaults(run=lambda args: ask(args, lambda client: _list(client, args)))
+
+
+def _add_continue(acts: Commands) -> None:
+    going = _add_one(acts, "continue", "finish images of a paused job (see --audition)", _continue)
+    going.add_argument(
+        "--images", type=_numbers, metavar="N[,N…]", help="numbers of the images, from 0; all"
+    )
+    going.add_argument("--prompt", help="another prompt from here on: a branch")
+    going.add_argument("--seed", type=int, help="another seed of later noise: a branch, too")
+    going.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="file to write, or folder (as generate)"
+    )
+    add_server(going)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def _continue(client: Client, args: argparse.Namespace) -> int:
+    output = {"format": format_of(args.output)} if args.output else None
+    client.continue_job(
+        args.id, given(images=args.images, prompt=args.prompt, seed=args.seed, output=output)
+    )
+    return finish(client, lambda job: write_outputs(client, job, args.output))
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    """Add the options of how many jobs are listed."""
+    limit = parser.add_mutually_exclusive_group()
+    limit.add_argument(
+        "--limit", type=count, default=20, metavar="N", help="maximum number of jobs (default: 20)"
+    )
+    limit.add_argument(
+        "--all", dest="limit", action="store_const", const=math.inf, help="list all jobs"
+    )
 
 
 def _add_one(
@@ -81,8 +118,9 @@ def _list(client: Client, args: argparse.Namespace) -> int:
         for job in page["data"]:
             print(json.dumps(job) if args.json else _line(job))
         if not page["has_more"]:
-            break
+            return 0
         left, after = left - len(page["data"]), page["next"]
+    say(MORE)
     return 0
 
 

@@ -1,22 +1,24 @@
-"""`atelier keys`: make, list and revoke API keys."""
+"""`atelier keys`: make, list, revoke, export and import API keys."""
 
 from __future__ import annotations
 
 import argparse
 
-from deploy.cli.options import Commands, add_settings, settings_of
-from deploy.exit_codes import EXIT_FAILED, UsageError, say
+from deploy.cli.options import Commands, add_reason, add_settings, settings_of, text_of
+from deploy.exit_codes import UsageError, say
 
 MAX_LABEL_CHARS = 80
 
 
 def add(commands: Commands) -> None:
     """Add `atelier keys`."""
-    api_keys = commands.add_parser("keys", help="create, list and revoke API keys")
+    api_keys = commands.add_parser("keys", help="create, list, revoke, export and import API keys")
     acts = api_keys.add_subparsers(required=True, metavar="act")
     create = acts.add_parser("create", help="create a key and print it once")
-    create.add_argument(
-        "--tenant", required=True, metavar="NAME", help="tenant that the key acts for"
+    role = create.add_mutually_exclusive_group(required=True)
+    role.add_argument("--tenant", metavar="NAME", help="tenant that the key acts for")
+    role.add_argument(
+        "--operator", action="store_true", help="for /v1/admin; --name says who acts by it"
     )
     create.add_argument(
         "--name", type=_label, default="", metavar="TEXT", help="label shown in the list"
@@ -27,8 +29,15 @@ def add(commands: Commands) -> None:
     revoke = acts.add_parser("revoke", help="revoke a key")
     revoke.add_argument("id", metavar="ID", help="id shown by list")
     revoke.set_defaults(run=_revoke)
-    for act in (create, shown, revoke):
+    export = acts.add_parser("export", help="print all keys with their digests, no secrets")
+    export.set_defaults(run=_export)
+    taken = acts.add_parser("import", help="add keys that export has printed")
+    taken.add_argument("file", metavar="FILE", help="file of exported keys; -: standard input")
+    taken.set_defaults(run=_import)
+    for act in (create, shown, revoke, export, taken):
         add_settings(act)
+    for act in (create, revoke, taken):
+        add_reason(act)
 
 
 def _label(text: str) -> str:
@@ -41,8 +50,13 @@ def _label(text: str) -> str:
 def _create(args: argparse.Namespace) -> int:
     from deploy.admin import api_keys
 
+    if args.operator:
+        if not args.name:
+            raise UsageError("--operator wants a --name: the audit log tells who has acted by it")
+        api_keys.create_operator(settings_of(args), args.name, args.reason)
+        return 0
     try:
-        api_keys.create(settings_of(args), args.tenant, args.name)
+        api_keys.create(settings_of(args), args.tenant, args.name, args.reason)
     except ValueError as error:
         raise UsageError(f"--tenant: {error}") from None
     return 0
@@ -60,8 +74,24 @@ def _revoke(args: argparse.Namespace) -> int:
     from service.auth.api_keys import id_of
 
     key_id = id_of(args.id)
-    if not api_keys.revoke(settings_of(args), key_id):
-        say(f"atelier: there is no key {key_id!r}; `atelier keys list` shows all")
-        return EXIT_FAILED
+    api_keys.revoke(settings_of(args), key_id, args.reason)
     say(f"revoked {key_id}")
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    from deploy.admin import api_keys
+
+    api_keys.export(settings_of(args))
+    return 0
+
+
+def _import(args: argparse.Namespace) -> int:
+    from deploy.admin import api_keys
+
+    text = text_of(args.file)
+    try:
+        api_keys.take(settings_of(args), text, args.reason)
+    except ValueError as error:
+        raise UsageError(f"{args.file}: {error}") from None
     return 0

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from deploy.exit_codes import UsageError
 
 if TYPE_CHECKING:
     from service.settings.settings import Settings
@@ -30,6 +33,11 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--redis", metavar="URL", help="URL of a Redis or Valkey server")
     parser.add_argument("--log-level", choices=LOG_LEVELS, help="log level (default: info)")
+
+
+def add_reason(parser: argparse.ArgumentParser, default: str = "") -> None:
+    """Add the option of an act's reason."""
+    parser.add_argument("--reason", default=default, metavar="TEXT", help="why, for the audit log")
 
 
 def add_address(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +87,17 @@ def make_state_folder(folder: Path) -> None:
         raise ConfigError(
             f"state_dir: nothing can be written into {str(folder)!r}; take another one by --state"
         )
+
+
+def text_of(file: str) -> str:
+    """Return the text of a file, or of standard input for `-`.
+
+    Raises: UsageError: it cannot be read.
+    """
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file}: {error}") from None
 
 
 def given(**values: Any) -> dict[str, Any]:

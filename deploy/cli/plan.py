@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploy.cli.options import DTYPES, EIGHT_BIT, Commands, count, given, mesh
+from deploy.cli.request_options import members
 from deploy.cli.requirements import check_pools
 from deploy.exit_codes import EXIT_FAILED, UsageError, say
 
@@ -62,6 +63,12 @@ def _add_work(plan: argparse.ArgumentParser) -> None:
         ("batch", "number of requests at once (default: 1)"),
     ):
         plan.add_argument(f"--{name}", type=count, metavar="N", help=said)
+    plan.add_argument(
+        "--hires",
+        type=members,
+        metavar="OPTION=VALUE[,…]",
+        help="hires fix, whose second pass counts too, such as scale=2 (default: none)",
+    )
     plan.add_argument("--guidance", type=float, metavar="X", help="guidance scale; 1: no guidance")
     plan.add_argument(
         "--dtype", choices=DTYPES, default="bfloat16", help="data type of the weights"
@@ -138,6 +145,7 @@ def _request(args: argparse.Namespace) -> dict[str, Any]:
         num_frames=args.num_frames,
         num_inference_steps=args.steps,
         guidance_scale=args.guidance,
+        hires=args.hires,
     )
 
 

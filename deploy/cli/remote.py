@@ -78,10 +78,12 @@ def finish(client: Client, save: Callable[[Mapping[str, Any]], None]) -> int:
     job = client.job()
     for warning in job.get("warnings", ()):
         say(f"atelier: warning: {warning['field']}: {warning['message']}")
-    if job["state"] != "succeeded":
+    if job["state"] not in ("succeeded", "paused"):
         say(f"atelier: {reason(job)}")
         return EXIT_FAILED
     save(job)
+    if job["state"] == "paused":
+        say(f"drafts until {job['expires_at']}; atelier jobs continue {job['id']} --images N[,N…]")
     return 0
 
 

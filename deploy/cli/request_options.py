@@ -29,6 +29,11 @@ SHORT = {
 """Options with another name than their field's."""
 SWITCH = "switch"
 """Only field of the object that says where a refiner begins."""
+OFF = "none"
+"""Value that switches off what a model's defaults have."""
+AIM = "min_psnr_db="
+"""Beginning of a quality that is no preset's name."""
+_SWITCHED_OFF = object()
 NO_OPTION = frozenset({"prompt", "output"})
 """The prompt is an argument, and the output's format follows from `--output`."""
 
@@ -55,7 +60,7 @@ def body_of(args: argparse.Namespace) -> dict[str, Any]:
         body["metadata"] = dict(body["metadata"])
     if args.output:
         body["output"] = {"format": format_of(args.output)}
-    return body
+    return {name: None if value is _SWITCHED_OFF else value for name, value in body.items()}
 
 
 def _fields() -> Mapping[str, Mapping[str, Any]]:
@@ -72,6 +77,7 @@ def _fields() -> Mapping[str, Mapping[str, Any]]:
 def _resolved(schema: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     kinds = (kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null")
     kind = next(kinds)
+    kind = kind.get("oneOf", [kind])[0]
     below = known[kind["$ref"].rpartition("/")[2]] if "$ref" in kind else {}
     return {**below, **kind, **schema}
 
@@ -86,6 +92,8 @@ def _kind(field: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         return {"type": _with_image, "action": "append", "metavar": "FILE[,OPTION=VALUE…]"}
     if field in LISTED_IMAGES:
         return {"type": Path, "action": "append", "metavar": "FILE"}
+    if field == "quality":
+        return {"type": _quality, "metavar": f"NAME|{AIM}X"}
     if "enum" in schema:
         return {"choices": schema["enum"]}
     match schema["type"]:
@@ -112,12 +120,22 @@ def _object(schema: Mapping[str, Any]) -> dict[str, Any]:
     if "url" in names:
         return {"type": lambda url: {"url": url}, "metavar": "URL"}
     if names:
-        return {"type": _chosen, "metavar": "OPTION=VALUE[,…]"}
+        return {"type": _chosen, "metavar": f"OPTION=VALUE[,…]|{OFF}"}
     return {"type": _pair, "action": "append", "metavar": "NAME=TEXT"}
 
 
-def _chosen(text: str) -> dict[str, Any]:
-    """Parse `option=value,…` as a request has hires fix."""
+def _quality(text: str) -> object:
+    """Parse a preset's name, or `min_psnr_db=X`."""
+    return members(text) if text.startswith(AIM) else text
+
+
+def _chosen(text: str) -> object:
+    """Parse `option=value,…` as a request has hires fix, or that there is to be none."""
+    return _SWITCHED_OFF if text == OFF else members(text)
+
+
+def members(text: str) -> dict[str, Any]:
+    """Parse `option=value,…` as the members of an object."""
     return _options(text.split(","))
 
 

@@ -24,5 +24,5 @@ def run(args: argparse.Namespace) -> int:
 
     be_private()
     settings = settings_of(args)
-    log_to_stderr(settings.log_level, settings.log_format)
+    log_to_stderr(settings.log_level, settings.log_format, settings.tracing.gcp_project)
     return serve(settings, fd=args.fd)

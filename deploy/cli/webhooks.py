@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from deploy.cli.options import Commands, add_settings, settings_of
-from deploy.exit_codes import EXIT_FAILED, UsageError, say
+from deploy.cli.options import Commands, add_reason, add_settings, settings_of
+from deploy.exit_codes import UsageError, say
 
 
 def add(commands: Commands) -> None:
@@ -28,13 +28,15 @@ def add(commands: Commands) -> None:
     revoke.set_defaults(run=_revoke)
     for act in (create, shown, revoke):
         add_settings(act)
+    for act in (create, revoke):
+        add_reason(act)
 
 
 def _create(args: argparse.Namespace) -> int:
     from deploy.admin import webhook_secrets
 
     try:
-        webhook_secrets.create(settings_of(args), args.tenant)
+        webhook_secrets.create(settings_of(args), args.tenant, args.reason)
     except ValueError as error:
         raise UsageError(f"--tenant: {error}") from None
     return 0
@@ -50,8 +52,6 @@ def _list(args: argparse.Namespace) -> int:
 def _revoke(args: argparse.Namespace) -> int:
     from deploy.admin import webhook_secrets
 
-    if not webhook_secrets.revoke(settings_of(args), args.id):
-        say(f"atelier: there is no secret {args.id!r}; `atelier webhooks list` shows all")
-        return EXIT_FAILED
+    webhook_secrets.revoke(settings_of(args), args.id, args.reason)
     say(f"revoked {args.id}")
     return 0

@@ -48,12 +48,12 @@ def run(args: argparse.Namespace) -> int:
     from service.jobs.storage.private_folders import be_private
     from service.tracing.log_context import everywhere
     from service.tracing.log_format import log_to_stderr
-    from workers.pool.worker import run_pool
+    from workers.pool.process import run_pool
 
     be_private()
     hosts = given(coordinator=args.coordinator, count=args.num_processes, index=args.process_id)
     settings = settings_of(args, pools=hosts and {args.pool: {"hosts": hosts}})
-    log_to_stderr(settings.log_level, settings.log_format)
+    log_to_stderr(settings.log_level, settings.log_format, settings.tracing.gcp_project)
     everywhere(pool=args.pool)
     if args.explain:
         from workers.loading.explain import explain

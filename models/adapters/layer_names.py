@@ -29,15 +29,15 @@ OF_PEFT = ("diffusion_model.default.", "default.")
 
 @dataclass(frozen=True)
 class Spelling:
-    """Spelling of a network's layers in files."""
+    """Spelling of a network's layers in files; by default of a denoising transformer's."""
 
-    network: str
-    """Name of the network in the pipeline's weights."""
     renames: Renames
     """Table of the checkpoints in diffusers' format."""
-    dotted: tuple[str, ...]
+    network: str = "transformer"
+    """Name of the network in the pipeline's weights."""
+    dotted: tuple[str, ...] = (*DOTTED, "")
     """Prefixes of names with dots."""
-    underscored: tuple[str, ...]
+    underscored: tuple[str, ...] = UNDERSCORED
     """Prefixes of names with underscores for dots."""
     fused: Callable[[Any], Fused] = lambda network: {}
     """Return the authors' names of a network's layers."""

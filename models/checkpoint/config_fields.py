@@ -43,6 +43,18 @@ class TransformerConfig:
                 raise ValueError(f"{name} must be a {kind}, not {value!r}")
 
 
+class HeadedConfig(TransformerConfig):
+    """Base of those that say a token's width by the heads of attention."""
+
+    attention_head_dim: int
+    num_attention_heads: int
+
+    @property
+    def width(self) -> int:
+        """Features of a token: those of all heads."""
+        return self.num_attention_heads * self.attention_head_dim
+
+
 def arguments(
     kind: type, config: Mapping[str, Any], file: str, without_effect: Set[str] = frozenset()
 ) -> dict[str, Any]:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from models.checkpoint.page_cache import CachedPart
 
 BLOCK = 4096
 """Bytes; a disk's own reads begin, end and are put down in memory at multiples of it."""
@@ -28,13 +31,20 @@ Take = Callable[[int], Memory]
 
 
 class DiskFile:
-    """File, to be read from any thread."""
+    """File on a disk, to be read from any thread."""
+
+    readers = 8
+    """Threads that should read it at a time: a disk wants several reads, and turning kernels on the
+    host several cores."""
 
     def __init__(self, path: Path) -> None:
         """Raises: OSError."""
+        self._path = path
         self._cached = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._in_memory = CachedPart(self._cached)
         self._direct = _open_direct(path)
         self._is_direct = self._direct is not None
+        self.size = os.fstat(self._cached).st_size
 
     @property
     def is_direct(self) -> bool:
@@ -43,6 +53,7 @@ class DiskFile:
 
     def close(self) -> None:
         """Close both file descriptors."""
+        self._in_memory.close()
         os.close(self._cached)
         if self._direct is not None:
             os.close(self._direct)
@@ -66,7 +77,7 @@ class DiskFile:
         done. Raises: OSError.
         """
         first = start // BLOCK * BLOCK
-        whole = _once(lambda: take(-(-(stop - first) // BLOCK) * BLOCK))
+        whole = once(lambda: take(-(-(stop - first) // BLOCK) * BLOCK))
         bounds = [start, *range(first + STRETCH, stop, STRETCH), stop]
 
         def part(begin: int, end: int) -> Memory | None:
@@ -76,11 +87,16 @@ class DiskFile:
 
         return [partial(part, begin, end) for begin, end in pairwise(bounds)]
 
+    def outline(self, beginning: bytes) -> AbstractContextManager[Path]:
+        """Enter with the file itself, as `WeightFile.outline`."""
+        return nullcontext(self._path)
+
     def _some(self, memory: memoryview, start: int) -> int:
         if self._direct is None or not self._is_direct:
             return os.preadv(self._cached, [memory], start)
-        if count := self._of_the_cache(memory[:BLOCK], start):
-            return self._of_the_cache(memory, start) or count
+        known = self._in_memory.beginning(start, len(memory))
+        if known and (count := self._of_the_cache(memory[:known], start)):
+            return count
         try:
             return os.preadv(self._direct, [memory], start)
         except OSError:  # a disk of larger blocks; if it is broken, the next line says so
@@ -88,18 +104,14 @@ class DiskFile:
             return os.preadv(self._cached, [memory], start)
 
     def _of_the_cache(self, memory: memoryview, start: int) -> int:
-        """Bytes that the page cache had; 0: none, or a file system that cannot tell.
-
-        To be asked for little where there may be none: the kernel begins to read ahead what it does
-        not have, by megabytes, and the disk would read that twice.
-        """
+        """Bytes that the page cache had; 0: none, or a file system that cannot tell."""
         try:
             return os.preadv(self._cached, [memory], start, os.RWF_NOWAIT)
         except OSError:
             return 0
 
 
-def _once(make: Callable[[], Memory]) -> Callable[[], Memory]:
+def once(make: Callable[[], Memory]) -> Callable[[], Memory]:
     """Return a function that calls `make` once, in whatever thread asks first."""
     lock, made = threading.Lock(), list[Memory]()
 

@@ -1,4 +1,4 @@
-"""A checkpoint folder in diffusers' layout: its configs, its safetensors files, its fingerprint.
+"""A checkpoint folder in diffusers' layout: its configs, its safetensors files.
 
 model_index.json
 scheduler/scheduler_config.json
@@ -8,7 +8,6 @@ text_encoder/config.json, model.safetensors (or shards and an index) …
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
@@ -19,15 +18,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from models.spec.hires import FIELD as HIRES
 from models.spec.quality_presets import Quality
 
 BASES = ("diffusion_pytorch_model", "model")
 """Base names that diffusers and transformers give a component's weights."""
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-
-SAMPLES, SAMPLE_BYTES = 64, 4096
-"""Places of a weight file that the fingerprint reads, and how much at each."""
 
 
 log = logging.getLogger(__name__)
@@ -173,10 +170,12 @@ def chosen_defaults(
 ) -> dict[str, Any]:
     """Return the defaults that the checkpoint brings along, then the operator's.
 
+    Hires fix is no field of a family: what comes of it is checked when all of the spec is there.
+
     Raises: ValueError: one is of no field of the model of that name.
     """
     chosen = {**read_defaults(folder), **defaults}
-    if unknown := sorted(chosen.keys() - fields):
+    if unknown := sorted(chosen.keys() - {*fields, HIRES}):
         raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
     return chosen
 
@@ -294,48 +293,3 @@ def _nothing_to_read(folder: Path, variant: str | None) -> str:
             "trust them, then save_pretrained with safe_serialization)"
         )
     return f"{folder}: no safetensors weights ({' or '.join(BASES)}.safetensors, or an index)"
-
-
-def fingerprint(*places: Path) -> str:
-    """A name for what a checkpoint holds; changes whenever weights or configs do.
-
-    Covers configs and vocabularies whole; of each weight file the size, the header and
-    `SAMPLES` places spread over it, so that even the largest takes well under a second.
-
-    Args:
-        places: its folder, or several, or single files.
-
-    Raises: CheckpointError: a file cannot be read.
-    """
-    digest = hashlib.sha256()
-    for file in (file for place in places for file in _files(place)):
-        parts = _sampled(file) if file.suffix == ".safetensors" else _whole(file)
-        try:
-            for part in parts:
-                digest.update(hashlib.sha256(part).digest())
-        except OSError as error:
-            raise unreadable(file, error) from error
-    return digest.hexdigest()[:32]
-
-
-def _files(place: Path) -> list[Path]:
-    if place.is_file():
-        return [place]
-    return sorted(path for path in place.rglob("*") if path.is_file())
-
-
-def _whole(file: Path) -> Iterator[bytes]:
-    if file.suffix in (".json", ".txt", ".model"):
-        yield file.name.encode()
-        yield file.read_bytes()
-
-
-def _sampled(file: Path) -> Iterator[bytes]:
-    size = file.stat().st_size
-    yield f"{file.name} {size}".encode()
-    with file.open("rb") as stream:
-        header = int.from_bytes(stream.read(8), "little")
-        yield stream.read(min(header, size))
-        for sample in range(SAMPLES):
-            stream.seek(max(0, size - SAMPLE_BYTES) * sample // (SAMPLES - 1))
-            yield stream.read(SAMPLE_BYTES)

@@ -1,4 +1,4 @@
-"""Location of a checkpoint: a local folder, or a hub id that is fetched into one."""
+"""Location of a checkpoint: a local folder, one in an object store, or a hub id that is fetched."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from models.checkpoint.folder import CheckpointError
+from models.checkpoint.object_folder import copy_of, is_url, object_file, object_folder
 
 PATTERNS = ("*.json", "*.txt", "*.model", "*/*.safetensors")
 """Files that are ever fetched. Weights only from the components' folders: those in a hub
@@ -28,10 +29,10 @@ def resolve(
     endpoint: str | None = None,
     cache: Path | None = None,
 ) -> Path:
-    """The folder of a checkpoint given as a path or as `owner/name` or `owner/name@revision`.
+    """The folder of a checkpoint: a path, `s3://bucket/path`, `owner/name`, `owner/name@revision`.
 
     A hub id is downloaded once, then taken from the local cache; with a commit for a revision
-    it never changes.
+    it never changes. Of an object store weights stay there (`object_folder.py`).
 
     Args:
         patterns: of the files to fetch from a hub.
@@ -39,8 +40,11 @@ def resolve(
             huggingface_hub's own, which its environment variables set.
 
     Raises:
-        CheckpointError: neither a folder nor a hub id, or the hub does not give it out.
+        CheckpointError: neither a folder nor a hub id, or the hub or store does not give it out.
+        StoreAway: the object store does not answer.
     """
+    if is_url(source):
+        return object_folder(source)
     folder = Path(source).expanduser()
     if source and folder.is_dir():
         return folder
@@ -65,21 +69,38 @@ def resolve(
     return Path(fetched)
 
 
-def resolve_file(source: str, *, endpoint: str | None = None, cache: Path | None = None) -> Path:
-    """The safetensors file given as a path, as a folder that has but one, or as `hub-id:file`.
+def single_file(source: str) -> Path | None:
+    """Return the file of a source that names a single one; None: it names a folder or a hub id.
+
+    Raises: CheckpointError, StoreAway: as `resolve`.
+    """
+    if is_url(source):
+        return object_file(source) if source.endswith(".safetensors") else None
+    path = Path(source).expanduser()
+    return path if source and path.is_file() else None
+
+
+def resolve_file(
+    source: str, *, endpoint: str | None = None, cache: Path | None = None, whole: bool = False
+) -> Path:
+    """The safetensors file given as a path, an address in an object store, or as `hub-id:file`.
+
+    Of a folder or hub id the name may be left out where there is but one.
 
     Args:
-        source: of a hub id the name of the file may be left out where there is but one.
         endpoint, cache: as `resolve`.
+        whole: with all its bytes on this machine, of an object store, too.
 
     Raises:
         CheckpointError: there is no such file, or there are several; says which.
+        StoreAway: the object store does not answer.
     """
-    path = Path(source).expanduser()
-    if source and path.is_file():
-        return path
+    if whole and is_url(source):
+        return copy_of(source)
+    if file := single_file(source):
+        return file
     match = _HUB_FILE.fullmatch(source)
-    if path.is_dir() or match is None:
+    if is_url(source) or Path(source).expanduser().is_dir() or match is None:
         return _only_file(source, resolve(source))
     pattern = match["file"] or "*.safetensors"
     folder = resolve(match["id"], patterns=(pattern,), endpoint=endpoint, cache=cache)

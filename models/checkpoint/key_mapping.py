@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,35 @@ as long as its leaf. `.T` behind the leaf's name: the file keeps this matrix as 
 The function takes the tensor as stored and returns one of the same shape. Two rules for one path
 are tied keys: where both are there, the first rule's serves.
 """
+
+
+def layer_renames(
+    layers: Mapping[str, str],
+    norms: Mapping[str, str] | None = None,
+    stack: tuple[str, str] | None = None,
+) -> Renames:
+    """Return the rules of a network's layers.
+
+    Args:
+        layers: expressions of linear layers' names → their paths. Each has rules of a kernel and a
+            bias: where there is none, the bias's finds no leaf.
+        norms: the same of norms that have a scale alone.
+        stack: expression of equal blocks' name, whose number follows, and path of their stack;
+            names and paths are then within a block. None: they are of the network itself.
+    """
+    before, within, place = "", "", ""
+    if stack is not None:
+        before, within, place = rf"{stack[0]}\.(\d+)\.", f"{stack[1]}.", r"[\1]"
+    kinds = (
+        (layers, "weight", "kernel"),
+        (layers, "bias", "bias"),
+        (norms or {}, "weight", "scale"),
+    )
+    return tuple(
+        (rf"{before}{theirs}\.{array}", f"{within}{ours}.{leaf}{place}")
+        for names, array, leaf in kinds
+        for theirs, ours in names.items()
+    )
 
 
 class Target(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -16,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from models.checkpoint.direct_io import DiskFile, Memory, Take, aligned
+from models.checkpoint.direct_io import Memory, Take, aligned
 from models.checkpoint.folder import CheckpointError, unreadable
 from models.checkpoint.key_mapping import Prepare, Target
+from models.checkpoint.weight_file import WeightFile, open_weights
 
 Shape = tuple[int, ...]
 
@@ -40,7 +40,7 @@ class Tensor:
     """Array of a safetensors file, not read yet."""
 
     key: str
-    file: DiskFile
+    file: WeightFile
     path: Path
     shape: Shape
     kind: str
@@ -73,7 +73,7 @@ class Tensor:
         return self._rows(memory, first, stop)
 
     def parts(self, first: int, stop: int, take: Take) -> list[Callable[[], np.ndarray | None]]:
-        """The same in stretches, as `DiskFile.parts`. Raises: as `read`, each."""
+        """The same in stretches, as `WeightFile.parts`. Raises: as `read`, each."""
 
         def part(work: Callable[[], Memory | None]) -> np.ndarray | None:
             with self._blamed():
@@ -179,9 +179,9 @@ def open_tensors(part: ComponentFiles, files: ExitStack) -> dict[str, Tensor]:
     """
     tensors: dict[str, Tensor] = {}
     for path in part.files:
-        entries, start = read_header(path)
-        file = _opened(path)
+        file = open_weights(path)
         files.callback(file.close)
+        entries, start = _read_header(path, file)
         for key, entry in entries.items():
             if key.startswith(part.prefix):
                 shape, place = tuple(entry["shape"]), start + entry["data_offsets"][0]
@@ -217,24 +217,20 @@ def _fitting(scale: Tensor | None, tensor: Tensor) -> Tensor | None:
     )
 
 
-def _opened(path: Path) -> DiskFile:
-    """Raises: CheckpointError."""
-    try:
-        return DiskFile(path)
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
-def read_header(path: Path) -> tuple[dict[str, Any], int]:
+def _read_header(path: Path, file: WeightFile) -> tuple[dict[str, Any], int]:
     """Read what a file says of its tensors, and the offset behind it, where the first one begins.
 
     Raises: CheckpointError: it is not whole, or cannot be read.
     """
     try:
-        with path.open("rb") as file:  # first: of one that may not be read, the next says otherwise
-            size = int.from_bytes(file.read(LENGTH_BYTES), "little")
-            header = file.read(size) if size <= os.fstat(file.fileno()).st_size else b""
-        with safe_open(path, framework="numpy"):  # knows all that may be wrong with a header
+        beginning = bytes(file.read(0, min(LENGTH_BYTES, file.size), aligned))
+        size = int.from_bytes(beginning, "little")
+        whole = LENGTH_BYTES + size <= file.size
+        header = bytes(file.read(LENGTH_BYTES, LENGTH_BYTES + size, aligned)) if whole else b""
+        with (
+            file.outline(beginning + header) as outline,
+            safe_open(outline, framework="numpy"),  # knows all that may be wrong with a header
+        ):
             pass
     except SafetensorError as error:
         raise CheckpointError(

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from models.interface.denoising_pipeline import Draft
+from models.interface.denoising_pipeline import Draft, each_alone
 from models.interface.flow_request import FlowRequest
 from models.interface.pipeline import PyTree, Step
 from models.interface.step_program import StepProgram
 from models.nn.blocks.joint_transformer import Modulations
+from models.nn.layers.step_cache import CachedStep
 from models.parallel.dtypes import used_dtype
 from models.parallel.placement import in_place
 from models.sampling.flow_match import FlowMatchEuler
@@ -22,6 +25,8 @@ from models.spec.model_spec import ModelSpec
 from models.text.tokenizer import Tokenizer, cut_prompts
 from models.vae.config import Tiling
 from models.vae.packed_latents import PackedLatentPipeline
+from models.vae.patches import PATCH
+from models.vae.references import tokens_and_grids
 
 
 class ChatNetworks(NamedTuple):
@@ -54,6 +59,9 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
         transformer = modules.transformer
         super().__init__(spec, modules, used_dtype(transformer.latents_in.kernel), vae_tiling)
         self.config, self.scheduler, self.tokenizer = transformer.config, scheduler, tokenizer
+        self.width: int = transformer.latents_in.out_features
+        """Features of a token in the transformer."""
+        self.latent_channels: int = transformer.latents_in.in_features // PATCH**2
 
     def drafted(
         self,
@@ -88,6 +96,38 @@ class ChatPipeline(PackedLatentPipeline[ChatNetworks]):
             cut_prompts(self.ENCODER, self.tokenizer, texts, limit),
         )
 
+    def predict(
+        self,
+        program: StepProgram,
+        weights: ChatNetworks,
+        rows: PyTree,
+        values: Mapping[str, jax.Array],
+        conditions: PyTree,
+        cache: CachedStep | None,
+    ) -> Float[Array, "batch prompts tokens patch"]:
+        """Return the velocity for every prompt of every row.
+
+        The transformer is given tokens, those of references behind the drawn; what rows have a
+        prompt; what it is told of time; the grids of its images, and the cache of steps.
+        """
+        if conditions is None:
+            conditions = self.told(weights, values["timestep"])
+        batch, prompts = rows[self.PROMPTS[0]].shape[:2]
+        tokens, grids = tokens_and_grids(rows)
+        velocity = self.network(weights, "transformer")(
+            jnp.repeat(tokens, prompts, axis=0),
+            *(each_alone(rows[name]) for name in self.PROMPTS),
+            jax.tree.map(partial(jnp.repeat, repeats=prompts, axis=0), conditions),
+            grids,
+            cache,
+        )
+        velocity = velocity[:, : rows["latents"].shape[1]].astype(jnp.float32)
+        return velocity.reshape(batch, prompts, *velocity.shape[1:])
+
+    def told(self, weights: ChatNetworks, timestep: Float[Array, " times"]) -> PyTree:
+        """Return what the transformer is told of time."""
+        return timestep
+
 
 class ModulatedPipeline(ChatPipeline):
     """Pipeline of a transformer whose `conditions` are modulations, made of time alone."""
@@ -101,9 +141,9 @@ class ModulatedPipeline(ChatPipeline):
     ) -> Modulations:
         """Compute the modulations of some steps of one row."""
         with self.options(program, values).active():
-            return self.modulations(weights, values["timestep"])
+            return self.told(weights, values["timestep"])
 
-    def modulations(self, weights: ChatNetworks, timestep: Float[Array, " times"]) -> Modulations:
+    def told(self, weights: ChatNetworks, timestep: Float[Array, " times"]) -> Modulations:
         """Compute the modulations at every time."""
         transformer = nnx.merge(self.graphs.transformer, in_place(weights.transformer))
         found: Modulations = transformer.conditions(timestep)

@@ -12,8 +12,17 @@ from jax.typing import DTypeLike
 
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.safetensors import ComponentFiles
-from models.checkpoint.single_file import FileFormat
+from models.checkpoint.single_file import FileFormat, Naming
+from models.control.checkpoint import (
+    CONTROLS,
+    NO_CONTROL_NETS,
+    Controls,
+    load_controls,
+    with_controls,
+)
+from models.flow.spec import MakeSpec
 from models.interface.apply_presets import with_presets
+from models.interface.token_buckets import with_token_buckets
 from models.loading.abstract import abstract_module
 from models.loading.preview import MeanLatents
 from models.loading.sources import AS_IT_IS, Reading
@@ -41,6 +50,8 @@ class Network(NamedTuple):
     renames: Renames
     by_size: bool = False
     """True of encoders, which all devices share where they are large."""
+    in_files: tuple[Naming, ...] = ()
+    """Ways in which single files name its arrays; none: they never have it."""
 
     def abstract(self, dtype: DTypeLike) -> nnx.Module:
         """Return the network as shapes, its parameters of that dtype."""
@@ -55,8 +66,11 @@ class FamilyCheckpoint(Generic[Networks, Made]):
     networks: Mapping[str, Network]
     collected: Callable[..., Networks]
     """Make the networks one value, of each and of `preview` by their names."""
-    file_format: FileFormat
-    spec: Callable[[str, tuple[Path, ...], Mapping[str, Any]], ModelSpec]
+    model: str
+    """Name of the models, for messages about single files."""
+    beginnings: str
+    """Beginnings of the transformer's keys in single files, for messages."""
+    spec: MakeSpec
     """Make the spec, of the model's name, the folder and files, and the operator's defaults."""
     pipeline: Callable[[ModelSpec, Networks], Made]
     downsampling: int
@@ -66,6 +80,7 @@ class FamilyCheckpoint(Generic[Networks, Made]):
     levers: Collection[Lever] = LEVERS
     files: tuple[Path, ...] = ()
     """Files of weights that do not lie in the folder."""
+    controls: Controls = NO_CONTROL_NETS
 
     def abstract(self, dtype: DTypeLike) -> Networks:
         """Return the networks as shapes: what the loader fills, and what a planner compiles."""
@@ -74,7 +89,9 @@ class FamilyCheckpoint(Generic[Networks, Made]):
 
     def places(self, file: Path | None) -> dict[str, tuple[Path | ComponentFiles, Renames]]:
         """Return where each network's arrays lie. Raises: CheckpointError: another's file."""
-        there = {} if file is None else self.file_format.parts(file)
+        namings = {name: one.in_files for name, one in self.networks.items()}
+        in_file = FileFormat(self.model, self.beginnings, namings)
+        there = {} if file is None else in_file.parts(file)
         own = {name: (one.place, one.renames) for name, one in self.networks.items()}
         return {name: there.get(name, place) for name, place in own.items()}
 
@@ -108,9 +125,17 @@ def load(
     check_tiling(reading.vae_tiling, found.downsampling)
     loaded = reading.networks(found.abstract, dtype, found.places(file), TRANSFORMER)
     preview = reading.reader.preview(*found.preview(loaded["vae"]))
-    sources = (folder, *(() if file is None else (file,)), *found.files)
-    spec = found.spec(name, sources, defaults or {})
+    beside = loaded_controls(found.controls, dtype, reading)
+    sources = (folder, *(() if file is None else (file,)), *found.files, *found.controls.paths)
+    spec = with_controls(found.spec(name, sources, defaults or {}), found.controls)
+    spec = with_token_buckets(spec, reading.token_buckets)
     return found.pipeline(
         with_presets(spec, folder, found.levers, reading.qualities, reading.eight_bit),
-        found.collected(**loaded, preview=preview),
+        found.collected(**loaded, **beside, preview=preview),
     )
+
+
+def loaded_controls(controls: Controls, dtype: DTypeLike, reading: Reading) -> dict[str, Any]:
+    """Load a model's ControlNets, as its network of that name; none where it has none."""
+    loaded = load_controls(controls, (dtype, reading.activation_dtype or dtype), reading)
+    return {} if loaded is None else {CONTROLS: loaded}

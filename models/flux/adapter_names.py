@@ -7,14 +7,15 @@ x-flux (src/flux/modules/layers.py) for those of its processors.
 from __future__ import annotations
 
 from models.adapters.clip_names import clip_spelling
-from models.adapters.layer_names import DOTTED, UNDERSCORED, Spelling
+from models.adapters.layer_names import Spelling
 from models.checkpoint.authors_names import Fused
-from models.flux.authors_names import DOUBLE, IMAGE, JOINED, LAYERS, SINGLE, SWAPPED, TEXT
+from models.flow.joint_names import DOUBLE, IMAGE_QKV, SINGLE, SWAPPED, TEXT_QKV
+from models.flux.authors_names import JOINED, LAYERS
 from models.flux.key_mapping import RENAMES
 
 _XLABS_NAMES: Fused = {
-    "double_blocks.{}.qkv_lora1": IMAGE,
-    "double_blocks.{}.qkv_lora2": TEXT,
+    "double_blocks.{}.qkv_lora1": IMAGE_QKV,
+    "double_blocks.{}.qkv_lora2": TEXT_QKV,
     "double_blocks.{}.proj_lora1": (f"{DOUBLE}attn.to_out.0",),
     "double_blocks.{}.proj_lora2": (f"{DOUBLE}attn.to_add_out",),
     "single_blocks.{}.qkv_lora": JOINED,
@@ -22,10 +23,7 @@ _XLABS_NAMES: Fused = {
 }
 
 TRANSFORMER = Spelling(
-    network="transformer",
-    renames=RENAMES,
-    dotted=(*DOTTED, ""),
-    underscored=UNDERSCORED,
+    RENAMES,
     fused=lambda network: {**LAYERS, **_XLABS_NAMES},
     swapped=SWAPPED,
     narrow=lambda network: {"x_embedder": 4 * network.config.latent_channels},

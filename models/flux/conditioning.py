@@ -6,7 +6,7 @@ many steps come out of one reading of these parameters.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
@@ -20,10 +20,11 @@ from models.nn.blocks.joint_transformer import (
     OF_STREAM,
     Modulations,
     OfLayers,
+    vectors_of,
 )
 from models.nn.layers.embeddings import ConditionMLP, sinusoid
 from models.nn.layers.norms import Modulation
-from models.nn.layers.scanned import each, stack
+from models.nn.layers.scanned import stack
 
 Vector = Float[Array, "batch width"]
 
@@ -31,8 +32,16 @@ TIME_FEATURES = 256
 """Width of the sinusoids of timestep and guidance; fixed in every Flux."""
 
 
-class Conditions(nnx.Module):
-    """Timestep, guidance and pooled text → modulations."""
+class OfBlocks(NamedTuple):
+    """Modulations of all blocks; None where the network has none of that kind."""
+
+    image: OfLayers | None
+    text: OfLayers | None
+    single: OfLayers | None
+
+
+class BlockConditions(nnx.Module):
+    """Timestep, guidance and pooled text → modulations of all blocks."""
 
     def __init__(
         self, config: FluxConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
@@ -56,33 +65,17 @@ class Conditions(nnx.Module):
         self.image_modulation = modulations(config.num_layers, OF_STREAM)
         self.text_modulation = modulations(config.num_layers, OF_STREAM)
         self.single_modulation = modulations(config.num_single_layers, OF_SINGLE)
-        self.out_modulation = Modulation(width, OF_OUTPUT, **make)
 
-    def __call__(
-        self,
-        timestep: Float[Array, " batch"],
-        guidance: Float[Array, " batch"] | None,
-        pooled_embeds: Float[Array, "batch pooled"],
-    ) -> Modulations:
-        """Compute all modulations, in the dtype of the weights.
-
-        Args:
-            timestep: 1000 · sigma, 0 to 1000, float32.
-            guidance: the guidance scale as the user gives it, float32; read only by networks with
-                a guidance embedding, which must be given one.
-        """
-        vector = self.vector(timestep, guidance, pooled_embeds)
+    def of_blocks(self, vector: Vector) -> OfBlocks:
+        """Compute the modulations of all blocks, in the dtype of the weights."""
 
         def of_layers(stacked: Modulation | None) -> OfLayers | None:
-            if stacked is None:
-                return None
-            return each(stacked, lambda modulation: modulation(vector)).swapaxes(0, 1)
+            return None if stacked is None else vectors_of(stacked, vector)
 
-        return Modulations(
+        return OfBlocks(
             of_layers(self.image_modulation),
             of_layers(self.text_modulation),
             of_layers(self.single_modulation),
-            self.out_modulation(vector),
         )
 
     def vector(
@@ -91,10 +84,38 @@ class Conditions(nnx.Module):
         guidance: Float[Array, " batch"] | None,
         pooled_embeds: Float[Array, "batch pooled"],
     ) -> Vector:
-        """Compute the vector that modulates every block: time + guidance + pooled text."""
+        """Compute the vector that modulates every block: time + guidance + pooled text.
+
+        Args:
+            timestep: 1000 · sigma, 0 to 1000, float32.
+            guidance: the guidance scale as the user gives it, float32; read only by networks with
+                a guidance embedding, which must be given one.
+        """
         vector = self.time_in(sinusoid(timestep, TIME_FEATURES))
         if self.guidance_in is not None:
             if guidance is None:
                 raise ValueError("this transformer has a guidance embedding: give it a guidance")
             vector = vector + self.guidance_in(sinusoid(1000 * guidance, TIME_FEATURES))
         return vector + self.pooled_in(pooled_embeds)
+
+
+class Conditions(BlockConditions):
+    """The same, and the modulations of the last norm."""
+
+    def __init__(
+        self, config: FluxConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
+    ) -> None:
+        super().__init__(config, rngs=rngs, param_dtype=param_dtype)
+        self.out_modulation = Modulation(
+            config.width, OF_OUTPUT, rngs=rngs, param_dtype=param_dtype
+        )
+
+    def __call__(
+        self,
+        timestep: Float[Array, " batch"],
+        guidance: Float[Array, " batch"] | None,
+        pooled_embeds: Float[Array, "batch pooled"],
+    ) -> Modulations:
+        """Compute all modulations, in the dtype of the weights; arguments as of `vector`."""
+        vector = self.vector(timestep, guidance, pooled_embeds)
+        return Modulations(*self.of_blocks(vector), self.out_modulation(vector))

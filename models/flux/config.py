@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models.checkpoint.config_fields import TransformerConfig
+from models.checkpoint.config_fields import HeadedConfig
 
 
 @dataclass(frozen=True)
-class FluxConfig(TransformerConfig):
+class FluxConfig(HeadedConfig):
     """The fields of diffusers' FluxTransformer2DModel config, with its defaults (FLUX.1-dev's)."""
 
     in_channels: int = 64
@@ -52,11 +52,6 @@ class FluxConfig(TransformerConfig):
             )
         if any(dim % 2 for dim in self.axes_dims_rope):
             raise ValueError(f"axes_dims_rope {self.axes_dims_rope} must be even: RoPE turns pairs")
-
-    @property
-    def width(self) -> int:
-        """Features of a token: those of all heads."""
-        return self.num_attention_heads * self.attention_head_dim
 
     @property
     def velocity(self) -> int:

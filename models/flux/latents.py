@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from models.nn.layers.positions import grid_ids
+
 
 def image_ids(h: int, w: int, index: int = 0) -> np.ndarray:
     """Positions of the packed latents of a [h, w] grid: (index, row, column), [tokens, 3]."""
-    rows, columns = np.mgrid[: h // 2, : w // 2]
-    return np.stack([np.full_like(rows, index), rows, columns], axis=-1).reshape(-1, 3)
+    return grid_ids(h // 2, w // 2, before=(index,))

@@ -9,21 +9,22 @@ from models.checkpoint.config_fields import check_fit
 from models.checkpoint.folder import read_config, read_model_index, read_reference_px
 from models.flow.load import FamilyCheckpoint, Network
 from models.flow.load import load as load_checkpoint
+from models.flow.parts import image_autoencoder
+from models.flow.spec import levers_of
 from models.flux.config import FluxConfig
+from models.flux.control_checkpoint import controls_of
 from models.flux.key_mapping import RENAMES
 from models.flux.network import FluxTransformer
 from models.flux.pipeline import FluxNetworks, FluxPipeline
 from models.flux.redux_checkpoint import ReduxCheckpoint
-from models.flux.single_file import format_of
-from models.flux.spec import levers_of, make_spec
+from models.flux.single_file import CLIP, T5, TRANSFORMER
+from models.flux.spec import spec_of
 from models.flux.tools import tool_of
 from models.loading.preview import flat_image_encoder
 from models.loading.sources import Reading
 from models.sampling.flow_match import FlowMatchEuler
 from models.text import clip, t5
-from models.vae import key_mapping as vae_weights
 from models.vae.config import VaeConfig
-from models.vae.image import AutoencoderKL
 
 
 def read(folder: Path, reading: Reading) -> FamilyCheckpoint[FluxNetworks, FluxPipeline]:
@@ -43,20 +44,33 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[FluxNetworks, FluxP
     class_name = reading.pipeline or read_model_index(folder)["_class_name"]
     tool = tool_of(class_name, config, vae, read_reference_px(folder))
     scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
+    controls = controls_of(reading, config, tool)
     redux = ReduxCheckpoint.read(reading.image_prompts, config.joint_attention_dim)
     first, second = folder / "text_encoder", folder / "text_encoder_2"
     networks = {
-        "transformer": Network(FluxTransformer, (config,), folder / "transformer", RENAMES),
-        "clip": Network(clip.ClipTextModel, (clip_config,), first, clip.RENAMES, by_size=True),
-        "t5": Network(t5.T5Encoder, (t5_config,), second, t5.RENAMES, by_size=True),
-        "vae": Network(AutoencoderKL, (vae,), folder / "vae", vae_weights.RENAMES),
+        "transformer": Network(
+            FluxTransformer, (config,), folder / "transformer", RENAMES, in_files=TRANSFORMER
+        ),
+        "clip": Network(
+            clip.ClipTextModel, (clip_config,), first, clip.RENAMES, by_size=True, in_files=CLIP
+        ),
+        "t5": Network(t5.T5Encoder, (t5_config,), second, t5.RENAMES, by_size=True, in_files=T5),
+        "vae": image_autoencoder(folder, vae),
     }
     image_prompts = redux.image_prompts if redux else {}
     return FamilyCheckpoint(
         {**networks, **redux.networks} if redux else networks,
         FluxNetworks,
-        format_of(vae),
-        partial(make_spec, config, vae, scheduler, tool=tool, image_prompts=image_prompts),
+        "Flux",
+        "double_blocks or transformer_blocks",
+        spec_of(
+            config,
+            vae,
+            scheduler,
+            tool,
+            image_prompts,
+            [one.config for one in controls.networks],
+        ),
         lambda spec, networks: FluxPipeline(
             spec,
             networks,
@@ -66,11 +80,13 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[FluxNetworks, FluxP
             reading.vae_tiling,
             tool,
             redux.preprocessor if redux else None,
+            controls.places,
         ),
         vae.downsampling,
         flat_image_encoder,
-        levers_of(config),
+        levers_of(config.num_layers),
         redux.files if redux else (),
+        controls,
     )
 
 

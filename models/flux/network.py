@@ -18,56 +18,24 @@ from jaxtyping import Array, Float
 from models.flux.conditioning import Conditions
 from models.flux.config import FluxConfig
 from models.nn.attention.attention import TokenAttention, token_attention
-from models.nn.blocks.double_stream import (
-    AXES,
-    DoubleBlock,
-    JointHeads,
-    StreamShape,
-    Tokens,
-    Vectors,
-    fit_float16,
-    one_by_one,
-)
-from models.nn.blocks.feed_forward import GeluFeedForward
-from models.nn.blocks.joint_transformer import Block, JointTransformer, stack_any
-from models.nn.layers.activations import tanh_gelu
-from models.nn.layers.norms import modulate
-from models.nn.layers.padded_tokens import Positions
-from models.nn.layers.parameterised import Kinds, activated, linear, of_joined
-from models.nn.layers.rope import apply_rope
-from models.parallel.placement import split
+from models.nn.blocks.double_stream import StreamShape
+from models.nn.blocks.feed_forward import GeluFeedForward, GeluMiddle
+from models.nn.blocks.joint_transformer import JointTransformer
+from models.nn.blocks.single_stream import SingleBlock
 
 THETA = 10_000.0
 """Base of the positions' frequencies; fixed in every Flux.1."""
 
 
-class SingleBlock(nnx.Module):
-    """Attention and feed-forward side by side on one stream of text and image."""
+def shape_of(config: FluxConfig) -> StreamShape:
+    """Return the shape of a stream."""
+    feed_forward = partial(GeluFeedForward, config.width)
+    return StreamShape(config.width, config.num_attention_heads, feed_forward)
 
-    def __init__(
-        self,
-        shape: StreamShape,
-        attention: TokenAttention,
-        *,
-        rngs: nnx.Rngs,
-        param_dtype: DTypeLike,
-    ) -> None:
-        width = shape.width
-        self.heads = JointHeads(shape, rngs=rngs, param_dtype=param_dtype)
-        self.up = linear(width, 4 * width, ("embed", "mlp"), rngs=rngs, param_dtype=param_dtype)
-        self.down = linear(5 * width, width, ("mlp", "embed"), rngs=rngs, param_dtype=param_dtype)
-        self.attention = attention
 
-    def __call__(self, x: Tokens, vectors: Vectors, positions: Positions) -> Tokens:
-        """Attend and feed forward side by side, over the joined streams."""
-        shift, scale, gate = one_by_one(vectors)
-        normed = modulate(x, shift, scale)
-        q, k, v = self.heads(normed)
-        q, k = (apply_rope(x, positions.rope) for x in (q, k))
-        attended = self.attention(q, k, v, keys=positions.keys)
-        wide = activated(self.up, normed, tanh_gelu)
-        found = of_joined(self.down, [attended, wide])
-        return split(fit_float16(x + gate * found), *AXES)
+def single_block(config: FluxConfig) -> Callable[..., SingleBlock]:
+    """Return what makes a single block, of `shape_of` and an attention."""
+    return partial(SingleBlock, GeluMiddle, 4 * config.width)
 
 
 class FluxTransformer(JointTransformer):
@@ -81,20 +49,17 @@ class FluxTransformer(JointTransformer):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
-        width, kinds = config.width, Kinds(rngs=rngs, param_dtype=param_dtype)
-        shape = StreamShape(width, config.num_attention_heads, partial(GeluFeedForward, width))
-
-        def block(kind: Callable[..., Block]) -> Callable[[nnx.Rngs], Block]:
-            return lambda rngs: kind(shape, attention, rngs=rngs, param_dtype=param_dtype)
-
-        self.config, self.epsilon = config, shape.epsilon
-        self.axes_dims, self.theta = config.axes_dims_rope, THETA
-        self.latents_in = linear(config.in_channels, width, (None, "embed"), **kinds)
-        self.text_in = linear(config.joint_attention_dim, width, (None, "embed"), **kinds)
-        self.conditions = Conditions(config, **kinds)
-        self.double_blocks = stack_any(block(DoubleBlock), config.num_layers, rngs)
-        self.single_blocks = stack_any(block(SingleBlock), config.num_single_layers, rngs)
-        self.latents_out = linear(width, config.velocity, ("embed", None), **kinds)
+        super().__init__(
+            config,
+            shape_of(config),
+            attention,
+            Conditions,
+            (single_block(config), config.num_single_layers),
+            theta=THETA,
+            out_channels=config.velocity,
+            rngs=rngs,
+            param_dtype=param_dtype,
+        )
 
     def __call__(
         self,

@@ -12,33 +12,45 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from models.control.by_row import HINTS
+from models.control.places import NO_CONTROLS, ControlPlaces
 from models.flux.adapter_names import SPELLINGS
 from models.flux.config import FluxConfig
+from models.flux.controlling import added, control_inputs, hints
 from models.flux.image_conditioning import image_tokens, seen_beside
 from models.flux.image_inputs import ImageDraws
 from models.flux.prompts import read_texts
 from models.flux.redux import PIXELS, counted_text, image_prompt_inputs, with_images
-from models.flux.request import FluxRequest, steps_of
+from models.flux.request import FluxRequest
 from models.flux.tools import PLAIN, Tool
+from models.interface.apply_presets import quality_of
+from models.interface.controls import requested_controls
 from models.interface.denoising_pipeline import Draft, each_alone
 from models.interface.image_prompts import requested_image_prompts
 from models.interface.image_start import clean_latents
 from models.interface.pipeline import Fields, PyTree
+from models.interface.progressive import generator_of
 from models.interface.request import read_request
 from models.interface.step_program import StepProgram
-from models.nn.blocks.joint_transformer import Modulations
+from models.interface.token_buckets import EXTENT, GRID, buckets_of, padded_to, size_inputs
+from models.nn.blocks.joint_transformer import Added, Modulations
+from models.nn.layers.row_grids import RowGrids
 from models.nn.layers.step_cache import CachedStep, initial_cache
 from models.parallel.dtypes import used_dtype
 from models.parallel.placement import in_place
 from models.sampling.flow_match import FlowMatchEuler
-from models.sampling.torch_rng import TorchGenerator
 from models.spec.model_spec import ModelSpec
 from models.text.emphasis import scaled
 from models.text.tokenizer import Tokenizer
 from models.vae.config import Tiling
 from models.vae.latent_images import LatentImagePipeline
-from models.vae.patches import pack, unpack
+from models.vae.patches import PATCH, pack, pack_on_host, unpack
+from models.vae.references import as_grid
 from models.vision.preprocess import ClipPreprocessor
+
+EVEN_WIDTHS = 6
+"""Tokens for each number of the width at which attention is as much work as the products: blocks of
+either kind have 12 width² parameters that an image's token meets."""
 
 
 class FluxNetworks(NamedTuple):
@@ -51,6 +63,8 @@ class FluxNetworks(NamedTuple):
     preview: Any
     image_encoder: Any = None
     image_embedder: Any = None
+    controls: Any = None
+    """List of ControlNets; None: it has none."""
 
 
 class FluxPipeline(LatentImagePipeline[FluxNetworks]):
@@ -61,7 +75,9 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
     and pooled_embeds [prompts, pooled]; grid [h, w], the
     shape of the VAE's latents as an array without values; channels [tokens, further], where the
     network sees images beside the latents; reference [tokens, 4c] and reference_grid [h, w], where
-    it sees one behind them; step_cache, where there is one.
+    it sees one behind them; hints [slots, tokens, 4c] of models with ControlNets; step_cache,
+    where there is one. Of a bucket of tokens (models/interface/token_buckets.py) extent [2] and
+    of_size.grid in place of grid, and zeros behind the image's tokens.
     """
 
     PROMPTS = ("prompt_embeds", "pooled_embeds")
@@ -80,13 +96,20 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         vae_tiling: Tiling | None = None,
         tool: Tool = PLAIN,
         preprocessor: ClipPreprocessor | None = None,
+        controls: ControlPlaces = NO_CONTROLS,
     ) -> None:
         dtype = used_dtype(modules.transformer.latents_in.kernel)
         super().__init__(spec, modules, dtype, vae_tiling)
         self.config: FluxConfig = modules.transformer.config
         self.tool = tool
-        self.preprocessor = preprocessor
+        self.preprocessor, self.controls = preprocessor, controls
         self.scheduler = scheduler
+        multiple = spec.limits.size_multiple_px
+        usual = spec.defaults["width"] * spec.defaults["height"] // multiple**2
+        self.buckets = buckets_of(spec, usual, EVEN_WIDTHS * self.config.width)
+        if self.buckets and self.graphs.controls is not None:
+            raise ValueError("token_buckets: ControlNets know one size; leave out one of them")
+        self._most_side = spec.limits.max_side_px // multiple
         self.tokenizers = (clip_tokenizer, t5_tokenizer)
         self._clip_tokens = modules.clip.config.max_position_embeddings
 
@@ -98,34 +121,53 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         tokens = h * w // 4
         from_image = self.tool.starts_from_image and "image" in images
         plan = request.plan(self.scheduler, tokens, request.begun(from_image=from_image))
-        generator = TorchGenerator(request.seed)
+        generator = generator_of(request.seed, fields)
         draws = ImageDraws(generator, h, w, self.config.latent_channels, self.dtype)
+        size = (request.width, request.height)
+        control = requested_controls(fields, images, self.spec, size)
         inputs = {
             **texts.inputs,
+            **control_inputs(self.controls, control, draws),
             **self.tool.inputs(request, images, plan, draws),
             **image_prompt_inputs(
                 request, requested_image_prompts(fields, images, self.spec), self.preprocessor
             ),
         }
-        size, prompts = f"{request.width}x{request.height}", len(request.prompts)
-        bucket = f"{size},text={request.max_sequence_length},prompts={prompts}"
+        prompts = len(request.prompts)
+        kind = f"text={request.max_sequence_length},prompts={prompts}"
+        padded = None if "reference" in inputs else self._padded(fields, h, w)
         if "reference" in inputs:
             rows, columns, _ = inputs["reference"].shape
-            bucket += f",reference={columns}x{rows}"
+            kind += f",reference={columns}x{rows}"
             tokens += rows * columns // self.spec.limits.size_multiple_px**2
+        if padded is not None:
+            noise = padded_to(padded, pack_on_host(inputs["noise"]))
+            inputs |= {"noise": noise, **size_inputs((h, w), (PATCH, PATCH))}
+            kind += f",tokens={padded}"
         if PIXELS in inputs:
-            bucket += ",image prompts"
+            kind += ",image prompts"
         return Draft(
-            bucket,
+            f"{request.width}x{request.height},{kind}",
             inputs,
-            steps_of(request, plan, self.scheduler.solver),
+            self.controls.steps(request.steps(plan, self.scheduler.solver), control),
             request.width,
             request.height,
             request.seed,
             prompts,
             tokens,
             texts.warnings,
+            kind if padded is not None else "",
         )
+
+    def _padded(self, fields: Fields, h: int, w: int) -> int | None:
+        """Return the tokens of the latents' bucket; None: the steps are of their size alone.
+
+        A step cache's signal is a mean over tokens.
+        """
+        is_too_long = max(h, w) > PATCH * self._most_side
+        if self.buckets is None or is_too_long or quality_of(self.spec, fields).step_cache:
+            return None
+        return self.buckets.of(h * w // PATCH**2)
 
     def embed(self, weights: FluxNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts, an image into the latents under the first noise, and the others."""
@@ -133,15 +175,22 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
         def encoded(name: str) -> Float[Array, "h w c"]:
             return self.encode_image(weights, inputs[name], inputs.get(f"{name}_noise"))
 
-        latents = pack(inputs["noise"])
+        noise, is_padded = inputs["noise"], EXTENT in inputs
+        latents = noise if is_padded else pack(noise)
         start = clean_latents(inputs, partial(self.encode_image, weights))
         if start is not None:
-            latents = inputs["noise_scale"] * latents + inputs["clean_scale"] * pack(start)
+            clean = padded_to(len(latents), pack(start))
+            latents = inputs["noise_scale"] * latents + inputs["clean_scale"] * clean
+        hinted = {}
+        if self.graphs.controls is not None:
+            encode, empty = partial(self.encode_image, weights), jnp.zeros_like(latents, self.dtype)
+            hinted[HINTS] = hints(encode, inputs, self.controls.slots, empty)
         return {
+            **hinted,
             "latents": latents,
-            "grid": jnp.zeros((*inputs["noise"].shape[:2], 0)),
+            **({EXTENT: inputs[EXTENT]} if is_padded else {GRID: as_grid(noise)}),
             **self._prompts(weights, inputs),
-            **seen_beside(inputs, encoded),
+            **seen_beside(inputs, encoded, len(latents)),
             **initial_cache(inputs, self.config.width, self.dtype),
         }
 
@@ -172,18 +221,29 @@ class FluxPipeline(LatentImagePipeline[FluxNetworks]):
             conditions = self._modulations(weights, rows["pooled_embeds"], values)
         transformer = self.network(weights, "transformer")
         batch, prompts, text_tokens, _ = rows["prompt_embeds"].shape
-        tokens, image_ids = image_tokens(rows)
+        tokens, image_ids = image_tokens(rows, self._most_side)
         velocity = transformer.velocity(
             jnp.repeat(tokens, prompts, axis=0),
             each_alone(rows["prompt_embeds"]),
             jax.tree.map(each_alone, conditions),
-            image_ids,
+            image_ids.repeated(prompts) if isinstance(image_ids, RowGrids) else image_ids,
             np.zeros((text_tokens, 3), int),
             cache,
             counted_text(rows),
+            added=self._added(weights, rows, values),
         )
         velocity = velocity[:, : rows["latents"].shape[1]].astype(jnp.float32)
-        return velocity.reshape(batch, prompts, *velocity.shape[1:])
+        velocity = velocity.reshape(batch, prompts, *velocity.shape[1:])
+        return image_ids.zeroed(velocity) if isinstance(image_ids, RowGrids) else velocity
+
+    def _added(
+        self, weights: FluxNetworks, rows: PyTree, values: Mapping[str, jax.Array]
+    ) -> Added | None:
+        """Return what ControlNets add behind blocks; None: the model has none."""
+        if self.graphs.controls is None:
+            return None
+        networks = nnx.merge(self.graphs.controls, weights.controls)
+        return added(networks, self.config, self.dtype, rows, values)
 
     def _prompts(
         self, weights: FluxNetworks, inputs: Mapping[str, jax.Array]

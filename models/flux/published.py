@@ -73,3 +73,21 @@ REDUX: Checkpoint = {
     "image_embedder": {"redux_dim": 1152, "txt_in_features": 4096},
 }
 """FLUX.1-Redux-dev; the embedder's sizes are diffusers' defaults of ReduxImageEncoder."""
+CONTROLNET: Mapping[str, Any] = {
+    **TRANSFORMER,
+    "patch_size": 1,
+    "guidance_embeds": True,
+}
+CONTROLNET_UNION: Mapping[str, Any] = {
+    **CONTROLNET,
+    "num_layers": 5,
+    "num_single_layers": 10,
+    "num_mode": 10,
+}
+"""InstantX/FLUX.1-dev-Controlnet-Union (config.json), and Shakker-Labs' Union-Pro."""
+CONTROLNET_UNION_PRO_2: Mapping[str, Any] = {
+    **CONTROLNET,
+    "num_layers": 6,
+    "num_single_layers": 0,
+}
+"""Shakker-Labs/FLUX.1-dev-ControlNet-Union-Pro-2.0: six double blocks, no modes (its README)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.checkpoint.folder import CheckpointError, read_config
-from models.checkpoint.hub import PATTERNS, resolve
+from models.checkpoint.hub import PATTERNS, resolve, resolve_file, single_file
 from models.checkpoint.safetensors import ComponentFiles
 from models.flow.load import Network
 from models.flux.redux import RENAMES, ReduxConfig, ReduxImageEncoder
@@ -63,7 +63,7 @@ class ReduxCheckpoint:
 
 
 def _is_file(source: ImagePromptSource) -> bool:
-    return source.file is not None or Path(source.source).expanduser().is_file()
+    return source.file is not None or single_file(source.source) is not None
 
 
 def _of_folder(name: str, source: ImagePromptSource) -> ReduxCheckpoint:
@@ -83,8 +83,9 @@ def _of_file(name: str, source: ImagePromptSource, joint: int) -> ReduxCheckpoin
             f"image_prompts.{name}: a file has no image encoder; name one by encoder, such as "
             "google/siglip-so400m-patch14-384"
         )
-    file = Path(source.source).expanduser()
-    if source.file is not None:
+    if source.file is None:
+        file = resolve_file(source.source)
+    else:
         file = resolve(source.source, patterns=(*PATTERNS, source.file)) / source.file
     encoder = resolve(source.encoder, patterns=ENCODER_FILES)
     width = siglip.SiglipVisionConfig.from_dict(read_config(encoder.parent, encoder.name))

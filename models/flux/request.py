@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.interface.flow_request import FlowImageRequest, step_table, times_of
-from models.interface.pipeline import Step
+from models.interface.flow_request import TrueCfgRequest
 from models.interface.request import REQUEST, served_fields
-from models.interface.step_program import StepProgram
 from models.sampling.base import Plan
-from models.sampling.solver import Solver
 from models.spec.field_types import Count, Scale
 from models.spec.prompt_syntax import PromptSyntax
 
@@ -21,13 +19,12 @@ MAX_SEQUENCE_LENGTH = 512
 
 
 @dataclass(frozen=True, kw_only=True, config=REQUEST)
-class FluxRequest(FlowImageRequest):
+class FluxRequest(TrueCfgRequest):
     """Image. Names are diffusers' arguments of FluxPipeline and FluxImg2ImgPipeline."""
 
     max_sequence_length: Annotated[Count, Field(le=MAX_SEQUENCE_LENGTH)]
     guidance_scale: Scale = 1.0
     """An input of the network where guidance is distilled into it; others have none."""
-    true_cfg_scale: Scale = 1.0
     prompt_syntax: PromptSyntax = "plain"
     prompt_2: str | None = None
     negative_prompt_2: str | None = None
@@ -42,10 +39,9 @@ class FluxRequest(FlowImageRequest):
             for field in fields
         }
 
-    @property
-    def guided(self) -> bool:
-        """Return whether both prompts count: with a scale above 1 and a negative one."""
-        return self.true_cfg_scale > 1 and self.negative_prompt is not None
+    def values(self, plan: Plan) -> Mapping[str, float]:
+        """Return what steps read beside the time."""
+        return {"guidance_scale": self.guidance_scale, "true_cfg_scale": self.true_cfg_scale}
 
 
 FIELDS = served_fields(FluxRequest)
@@ -53,14 +49,3 @@ FIELDS = served_fields(FluxRequest)
 it."""
 NEGATIVE = frozenset({"true_cfg_scale", "negative_prompt", "negative_prompt_2"})
 """Fields of a second pass with a negative prompt."""
-
-
-def steps_of(request: FluxRequest, plan: Plan, solver: Solver) -> tuple[Step, ...]:
-    """The table of steps."""
-    return step_table(
-        plan,
-        [StepProgram("transformer", request.guided, solver)] * len(plan),
-        timestep=times_of(plan),
-        guidance_scale=request.guidance_scale,
-        true_cfg_scale=request.true_cfg_scale,
-    )

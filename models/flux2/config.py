@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models.checkpoint.config_fields import TransformerConfig
+from models.checkpoint.config_fields import HeadedConfig
 
 AXES = 4
 """Numbers of a token's position: time, row, column, and place in the text."""
 
 
 @dataclass(frozen=True)
-class Flux2Config(TransformerConfig):
+class Flux2Config(HeadedConfig):
     """The fields of diffusers' Flux2Transformer2DModel config, with its defaults (dev's)."""
 
     patch_size: int = 1
@@ -62,11 +62,6 @@ class Flux2Config(TransformerConfig):
                 f"axes_dims_rope {dims} must be {AXES} even sizes that add up to "
                 f"attention_head_dim {self.attention_head_dim}"
             )
-
-    @property
-    def width(self) -> int:
-        """Features of a token: those of all heads."""
-        return self.num_attention_heads * self.attention_head_dim
 
     @property
     def inner(self) -> int:

@@ -1,51 +1,78 @@
-"""Names in a diffusers checkpoint of the FLUX.2 transformer → paths in `Flux2Transformer`."""
+"""Names of the FLUX.2 transformer's arrays → paths in `Flux2Transformer`.
+
+Source: diffusers' Flux2Transformer2DModel; Black Forest Labs, FLUX.2 (src/flux2/model.py), and
+diffusers' single_file_utils.py, convert_flux2_transformer_checkpoint_to_diffusers, for the authors'
+names; diffusers' loaders/lora_conversion_utils.py for the prefixes of adapters.
+"""
 
 from __future__ import annotations
 
-from models.checkpoint.key_mapping import Renames
+from models.adapters.layer_names import Spelling
+from models.checkpoint.authors_names import Fused
+from models.checkpoint.key_mapping import Renames, layer_renames
+from models.checkpoint.single_file import TRANSFORMER_PREFIXES, Naming
+from models.flow.joint_names import (
+    HEAD_NORMS,
+    SINGLE,
+    SINGLE_BLOCKS,
+    SWAPPED,
+    authors_layers,
+    authors_table,
+    double_renames,
+)
 
-_LAYERS = {
-    "x_embedder": "latents_in",
-    "context_embedder": "text_in",
-    r"time_guidance_embed\.timestep_embedder\.linear_1": "conditions.time_in.first",
-    r"time_guidance_embed\.timestep_embedder\.linear_2": "conditions.time_in.second",
-    r"double_stream_modulation_img\.linear": "conditions.image_modulation.linear",
-    r"double_stream_modulation_txt\.linear": "conditions.text_modulation.linear",
-    r"single_stream_modulation\.linear": "conditions.single_modulation.linear",
-    r"norm_out\.linear": "conditions.out_modulation.linear",
-    "proj_out": "latents_out",
+_SHARED = {
+    "double_stream_modulation_img": "image_modulation",
+    "double_stream_modulation_txt": "text_modulation",
+    "single_stream_modulation": "single_modulation",
 }
-
-
-def _stream(ours: str, project: str, qk: str, out: str, feed_forward: str) -> dict[str, str]:
-    """Names of one stream of the double blocks; `project` names a projection of q, k or v."""
-    return {
-        **{rf"attn\.{project.format(one)}": f"{ours}.attention.{one}.kernel" for one in "qkv"},
-        **{rf"attn\.norm_{qk}{one}": f"{ours}.attention.{one}_norm.scale" for one in "qk"},
-        rf"attn\.{out}": f"{ours}.out.kernel",
-        rf"{feed_forward}\.linear_in": f"{ours}.feed_forward.{{gate,up}}.kernel",
-        rf"{feed_forward}\.linear_out": f"{ours}.feed_forward.down.kernel",
-    }
-
-
-_DOUBLE = {
-    **_stream("image", "to_{}", "", r"to_out\.0", "ff"),
-    **_stream("text", "add_{}_proj", "added_", "to_add_out", "ff_context"),
-}
-_SINGLE = {
-    r"attn\.to_qkv_mlp_proj": "{heads.q,heads.k,heads.v,gate,up}.kernel",
-    r"attn\.to_out": "down.kernel",
-    **{rf"attn\.norm_{one}": f"heads.{one}_norm.scale" for one in "qk"},
-}
+"""Modulations that all blocks of a kind share."""
+_FEED_FORWARD = {"linear_in": "{gate,up}", "linear_out": "down"}
 
 RENAMES: Renames = (
-    *((rf"{theirs}\.weight", f"{ours}.kernel") for theirs, ours in _LAYERS.items()),
-    *(
-        (rf"{blocks}\.(\d+)\.{theirs}\.weight", rf"{place}.{ours}[\1]")
-        for blocks, place, names in (
-            ("transformer_blocks", "double_blocks", _DOUBLE),
-            ("single_transformer_blocks", "single_blocks", _SINGLE),
-        )
-        for theirs, ours in names.items()
+    *layer_renames(
+        {
+            "x_embedder": "latents_in",
+            "context_embedder": "text_in",
+            r"time_guidance_embed\.timestep_embedder\.linear_1": "conditions.time_in.first",
+            r"time_guidance_embed\.timestep_embedder\.linear_2": "conditions.time_in.second",
+            **{
+                rf"{theirs}\.linear": f"conditions.{ours}.linear"
+                for theirs, ours in _SHARED.items()
+            },
+            r"norm_out\.linear": "conditions.out_modulation.linear",
+            "proj_out": "latents_out",
+        }
+    ),
+    *double_renames(
+        {rf"ff\.{theirs}": ours for theirs, ours in _FEED_FORWARD.items()},
+        {rf"ff_context\.{theirs}": ours for theirs, ours in _FEED_FORWARD.items()},
+    ),
+    *layer_renames(
+        {
+            r"attn\.to_qkv_mlp_proj": "{heads.q,heads.k,heads.v,middle.gate,middle.up}",
+            r"attn\.to_out": "down",
+        },
+        HEAD_NORMS,
+        (SINGLE_BLOCKS, "single_blocks"),
     ),
 )
+"""Keys of a checkpoint in diffusers' layout."""
+
+LAYERS: Fused = {
+    **authors_layers("time_guidance_embed", "linear_in", "linear_out"),
+    **{f"{one}.lin": (f"{one}.linear",) for one in _SHARED},
+    "single_blocks.{}.linear1": (f"{SINGLE}attn.to_qkv_mlp_proj",),
+    "single_blocks.{}.linear2": (f"{SINGLE}attn.to_out",),
+}
+"""The authors' names of layers → diffusers'."""
+AUTHORS_RENAMES = authors_table(LAYERS, RENAMES)
+
+NAMINGS = (
+    Naming(TRANSFORMER_PREFIXES, "single_stream_modulation.lin.weight", AUTHORS_RENAMES),
+    Naming(TRANSFORMER_PREFIXES, "single_stream_modulation.linear.weight", RENAMES),
+)
+"""Ways in which single files name the arrays."""
+
+SPELLINGS = (Spelling(RENAMES, fused=lambda network: LAYERS, swapped=SWAPPED, unread=("norm",)),)
+"""Names in files of adapters."""

@@ -7,23 +7,24 @@ from pathlib import Path
 
 from models.checkpoint.config_fields import check_fit
 from models.checkpoint.folder import read_config, read_model_index
+from models.checkpoint.single_file import Naming
 from models.flow.chat_pipeline import ChatNetworks
-from models.flow.load import FamilyCheckpoint, Network
+from models.flow.load import FamilyCheckpoint
 from models.flow.load import load as load_checkpoint
+from models.flow.parts import autoencoder, chat_pipeline, qwen3_encoder, transformer
+from models.flow.spec import levers_of
 from models.flux2.config import Flux2Config
-from models.flux2.key_mapping import RENAMES
+from models.flux2.key_mapping import NAMINGS, RENAMES
 from models.flux2.network import Flux2Transformer
 from models.flux2.pipeline import Flux2Pipeline
-from models.flux2.single_file import format_of
-from models.flux2.spec import make_spec
+from models.flux2.spec import spec_of
 from models.loading.preview import flat_image_encoder
 from models.loading.sources import Reading
 from models.sampling.flow_match import FlowMatchEuler
-from models.spec.quality_presets import LEVERS
 from models.text.chat import NOT_THINKING
-from models.text.qwen3 import Qwen3Config, Qwen3Encoder, renames_of
-from models.vae import key_mapping as vae_weights
-from models.vae.batch_normed import STATISTICS, BatchNormedAutoencoder, BatchNormedVaeConfig
+from models.text.qwen3 import Qwen3Config
+from models.vae import batch_normed
+from models.vae.batch_normed import BatchNormedAutoencoder, BatchNormedVaeConfig
 
 STATES = (9, 18, 27)
 """Hidden states of the text encoder that the network reads, side by side."""
@@ -41,27 +42,21 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, Flux2
     )
     scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
     is_distilled = bool(read_model_index(folder).get("is_distilled", False))
-    place, names = folder / "text_encoder", renames_of(text, STATES)
-    vae_names = (*STATISTICS, *vae_weights.RENAMES)
+    in_file = Naming(("vae.",), "bn.running_mean", batch_normed.authors_renames(vae))
     return FamilyCheckpoint(
         {
-            "transformer": Network(Flux2Transformer, (config,), folder / "transformer", RENAMES),
-            "text_encoder": Network(Qwen3Encoder, (text, STATES), place, names, by_size=True),
-            "vae": Network(BatchNormedAutoencoder, (vae,), folder / "vae", vae_names),
+            "transformer": transformer(folder, Flux2Transformer, config, RENAMES, NAMINGS),
+            "text_encoder": qwen3_encoder(folder, text, STATES, "qwen3_4b", "qwen3_8b"),
+            "vae": autoencoder(folder, BatchNormedAutoencoder, vae, batch_normed.RENAMES, in_file),
         },
         ChatNetworks,
-        format_of(vae, names),
-        partial(make_spec, vae, is_distilled=is_distilled),
-        lambda spec, networks: Flux2Pipeline(
-            spec,
-            networks,
-            scheduler,
-            reading.reader.qwen_tokenizer(folder / "tokenizer", NOT_THINKING),
-            reading.vae_tiling,
-        ),
+        "FLUX.2",
+        "double_blocks or transformer_blocks",
+        spec_of(vae, is_distilled=is_distilled),
+        chat_pipeline(Flux2Pipeline, folder, reading, scheduler, NOT_THINKING),
         vae.downsampling,
         flat_image_encoder,
-        LEVERS if config.num_layers else LEVERS - {"step_cache"},
+        levers_of(config.num_layers),
     )
 
 

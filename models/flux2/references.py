@@ -11,47 +11,35 @@ import numpy as np
 from jaxtyping import Float32
 from PIL import Image
 
-from models.interface.images import open_image, pixels_of
+from models.interface.images import pixels_of
 from models.interface.pipeline import RequestError
 from models.spec.image_sizes import within_pixels
-from models.vae.references import reference_paths
-
-MOST_PIXELS = 1 << 20
-LEAST_SIDE_PX, MOST_RATIO = 64, 8
+from models.spec.model_spec import ModelSpec
+from models.vae.references import open_references
 
 
 def read_references(
-    images: Mapping[str, bytes], multiple: int
+    images: Mapping[str, bytes], spec: ModelSpec
 ) -> list[Float32[np.ndarray, "height width colours"]]:
     """Return the references' pixels in [-1, 1], in their order.
 
     Args:
         images: files by their paths in the request.
-        multiple: pixels of a token's side.
 
     Raises: RequestError: an image that cannot be read, too small, or too long for its width.
     """
-    return [read_reference(images[path], multiple, path) for path in reference_paths(images)]
+    opened = open_references(images)
+    for path, image in opened.items():
+        if wrong := spec.wrong_shape(path, *image.size):
+            raise RequestError(path, wrong)
+    return [pixels_of(_in_tokens(image, spec)) for image in opened.values()]
 
 
-def read_reference(
-    data: bytes, multiple: int, field: str
-) -> Float32[np.ndarray, "height width colours"]:
-    """An image file → pixels in [-1, 1]. Raises: RequestError: as `read_references`."""
-    image = open_image(data, field)
-    if min(image.size) < max(LEAST_SIDE_PX, multiple):
-        least = max(LEAST_SIDE_PX, multiple)
-        raise RequestError(field, f"must be at least {least} pixels wide and high")
-    if max(image.size) > MOST_RATIO * min(image.size):
-        raise RequestError(field, f"must be at most {MOST_RATIO} times as long as wide")
-    size = within_pixels(image.size, MOST_PIXELS)
+def _in_tokens(image: Image.Image, spec: ModelSpec) -> Image.Image:
+    """Scale an image down, and cut off what is no whole token, half of it at either end."""
+    size = within_pixels(image.size, spec.sized_within_px)
     if size != image.size:
         image = image.resize(size, Image.Resampling.LANCZOS)
-    return pixels_of(_from_the_middle(image, multiple))
-
-
-def _from_the_middle(image: Image.Image, multiple: int) -> Image.Image:
-    """Cut off what is no whole token, half of it at either end."""
-    width, height = (side - side % multiple for side in image.size)
+    width, height = (side - side % spec.limits.size_multiple_px for side in size)
     left, top = (image.width - width) // 2, (image.height - height) // 2
     return image.crop((left, top, left + width, top + height))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
+from numpy.typing import ArrayLike
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.interface.flow_request import FlowRequest, step_table, times_of
-from models.interface.pipeline import Step
+from models.interface.flow_request import FlowRequest
 from models.interface.request import REQUEST, served_fields
-from models.interface.step_program import StepProgram
 from models.sampling.base import Plan
-from models.sampling.solver import Solver
 from models.spec.field_types import Count, Scale
 from models.vae.references import FURTHER, IMAGE
 
@@ -36,6 +35,10 @@ class Flux2Request(FlowRequest):
         """Return whether both prompts count."""
         return self.guidance_scale > 1
 
+    def values(self, plan: Plan) -> Mapping[str, ArrayLike]:
+        """Return what steps read beside the time."""
+        return {"guidance_scale": self.guidance_scale}
+
 
 FIELDS = served_fields(Flux2Request, IMAGE, FURTHER)
 """Request fields of FLUX.2 klein."""
@@ -55,13 +58,3 @@ def empirical_mu(tokens: int, steps: int) -> float:
     of_10 = 8.73809524e-05 * tokens + 1.89833333
     slope = (of_200 - of_10) / 190.0
     return slope * steps + (of_200 - 200.0 * slope)
-
-
-def steps_of(request: Flux2Request, plan: Plan, solver: Solver) -> tuple[Step, ...]:
-    """The table of steps."""
-    return step_table(
-        plan,
-        [StepProgram("transformer", request.guided, solver)] * len(plan),
-        timestep=times_of(plan),
-        guidance_scale=request.guidance_scale,
-    )

@@ -28,11 +28,18 @@ def requested_adapters(fields: Fields) -> tuple[RequestedLora, ...]:
     return tuple(RequestedLora.model_validate(one) for one in fields.get("loras") or ())
 
 
-def with_adapters(steps: Sequence[Step], adapters: Sequence[RequestedLora]) -> tuple[Step, ...]:
-    """Return the steps, each with the pages that its network reads."""
+def with_adapters(
+    steps: Sequence[Step], adapters: Sequence[RequestedLora], before: int = 0
+) -> tuple[Step, ...]:
+    """Return the steps, each with the pages that its network reads.
+
+    Args:
+        before: steps of the image before these.
+    """
+    total = before + len(steps)
     return tuple(
-        _with_pages(step, _columns(adapters, {step.phase.network}, number, len(steps)))
-        for number, step in enumerate(steps)
+        _with_pages(step, _columns(adapters, {step.phase.network}, number, total))
+        for number, step in enumerate(steps, before)
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from models.checkpoint.folder import read_qualities
 from models.interface.pipeline import Fields, RequestError, Step
+from models.spec.hires import LATENT
 from models.spec.model_spec import ModelSpec
 from models.spec.quality_presets import (
     COEFFICIENTS,
@@ -18,11 +19,18 @@ from models.spec.quality_presets import (
     EXACT,
     OF_EIGHT_BITS,
     THRESHOLD,
+    WEIGHTS,
     EightBit,
     Lever,
     Quality,
+    StepCache,
     presets,
 )
+from models.spec.step_plan import Weights
+
+BY_USE: frozenset[Lever] = frozenset({"eight_bit", "progressive"})
+"""Levers that the same checkpoint has or lacks by how it is used, which its own presets may pull:
+with weights of 8 bits, and where it draws image to image with a strength."""
 
 
 def with_presets(
@@ -35,18 +43,19 @@ def with_presets(
     """The spec with the presets of its family, its folder's `atelier.json`, and the operator.
 
     Args:
-        levers: that the family has, where it has weights of 8 bits for that one.
+        levers: that the family has, as far as its use leaves it them (`BY_USE`).
         given: the operator's.
         eight_bit: where it has them; None: nowhere.
 
     Raises: ValueError: a preset pulls a lever that there is not, or leaves out one that has to be
         pulled, or the default is no preset.
     """
-    there = set(levers) if eight_bit else set(levers) - {"eight_bit"}
+    found_here = {"eight_bit": eight_bit, "progressive": LATENT in spec.hires_upscalers}
+    there = set(levers) - {lever for lever in BY_USE if not found_here[lever]}
     brought = {
         name: quality
         for name, quality in read_qualities(folder).items()
-        if eight_bit or not quality.eight_bit
+        if not quality.levers & (BY_USE - there)
     }
     found = presets(there, brought, given)
     if eight_bit == "instead":
@@ -89,29 +98,41 @@ def quality_of(spec: ModelSpec, fields: Fields) -> Quality:
     return Quality() if name == EXACT else spec.qualities[name]
 
 
-def apply_levers(steps: tuple[Step, ...], quality: Quality) -> tuple[Step, ...]:
-    """The steps of an exact image as that preset runs them."""
-    guided = quality.guided(len(steps))
+def apply_levers(
+    steps: tuple[Step, ...], quality: Quality, uncached: Collection[str] = (), before: int = 0
+) -> tuple[Step, ...]:
+    """The steps of an exact image as that preset runs them.
+
+    Args:
+        uncached: networks whose steps have no step cache.
+        before: steps of the image before these, in another size, of which nothing is kept.
+    """
+    guided = quality.guided(before + len(steps))[before:]
     phases = [
         replace(
             step.phase,
             guided=step.phase.guided and is_guided,
             quant=quality.eight_bit,
-            cache=quality.cache,
+            cache=None if step.phase.network in uncached else quality.cache,
         )
         for step, is_guided in zip(steps, guided, strict=True)
     ]
-    thresholds = quality.thresholds(phases)
+    image = [*[None] * before, *phases]
+    caches = [*zip(quality.thresholds(image), quality.weights(image), strict=True)][before:]
     return tuple(
-        replace(step, phase=phase, values={**step.values, **_cache_values(quality, threshold)})
-        for step, phase, threshold in zip(steps, phases, thresholds, strict=True)
+        replace(step, phase=phase, values={**step.values, **_cache_values(quality, *cache)})
+        if phase.cache
+        else replace(step, phase=phase)
+        for step, phase, cache in zip(steps, phases, caches, strict=True)
     )
 
 
-def _cache_values(quality: Quality, threshold: float) -> dict[str, Any]:
+def _cache_values(quality: Quality, threshold: float, weights: Weights) -> dict[str, Any]:
     """Return the values of a step's cache for its program."""
     if quality.step_cache is None:
         return {}
+    if not isinstance(quality.step_cache, StepCache):
+        return {WEIGHTS: np.array(weights, np.float32)}
     values: dict[str, Any] = {THRESHOLD: np.float32(threshold)}
     if quality.step_cache.kind == "teacache":
         given = quality.step_cache.coefficients

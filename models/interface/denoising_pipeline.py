@@ -24,8 +24,10 @@ from models.interface.adapters import (
 )
 from models.interface.apply_presets import apply_levers, quality_of
 from models.interface.pipeline import Clip, Fields, Prepared, PyTree, RequestWarning, Step
+from models.interface.progressive import part_of
 from models.interface.solver_step import around_the_mask, history, solver_step
 from models.interface.step_program import StepProgram
+from models.interface.token_buckets import size_leaves
 from models.nn.layers.step_cache import CachedStep, cache_input, cached_step, updated_cache
 from models.parallel.placement import gathered
 from models.parallel.trace_options import TraceOptions, trace_options
@@ -52,6 +54,10 @@ class Draft:
     tokens: int = 0
     """Tokens of the latents, for step caches; 0: the family has none."""
     warnings: tuple[RequestWarning, ...] = ()
+    step_bucket: str = ""
+    """Key of what its steps see, as of `Prepared`."""
+    uncached: frozenset[str] = frozenset()
+    """Networks whose steps have no step cache and run whole."""
 
 
 class DenoisingPipeline(ABC, Generic[Networks]):
@@ -112,26 +118,35 @@ class DenoisingPipeline(ABC, Generic[Networks]):
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
         """Lay out a request, with its steps as its preset runs them."""
         draft, quality = self.lay_out(fields, images), quality_of(self.spec, fields)
-        adapters = requested_adapters(fields)
+        adapters, part = requested_adapters(fields), part_of(fields)
+        before = part.before if part else 0
         inputs = {**draft.inputs, **encoder_inputs(adapters, self.ENCODERS)}
         if quality.step_cache:
-            inputs |= cache_input(draft.prompts, draft.tokens)
+            inputs |= cache_input(draft.prompts, draft.tokens, quality.depth)
+        steps = apply_levers(draft.steps, quality, draft.uncached, before)
+        steps = with_adapters(steps, adapters, before)
         return Prepared(
             ",".join(filter(None, (draft.bucket, quality.key))),
             inputs,
-            with_adapters(apply_levers(draft.steps, quality), adapters),
+            steps[: part.steps] if part else steps,
             draft.width,
             draft.height,
             draft.seed,
             draft.warnings,
             adapters,
+            ",".join(filter(None, (draft.step_bucket, draft.step_bucket and quality.key))),
         )
 
     def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
         """Make one row of a request's inputs."""
         with replace(trace_options(), adapters=row_adapters(inputs, rows=1)).active():
             row = self.embed(weights, inputs)
-        return {"denoised": jnp.zeros_like(row["latents"]), "history": history(inputs), **row}
+        return {
+            "denoised": jnp.zeros_like(row["latents"]),
+            "history": history(inputs),
+            **size_leaves(inputs),
+            **row,
+        }
 
     def conditions(
         self,
@@ -168,6 +183,12 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         """Join the predictions with and without the prompt, where there are two."""
         if output.shape[1] == 1:
             return output[:, 0]
+        return self.joined(output, values)
+
+    def joined(
+        self, output: Float[Array, "batch prompts ..."], values: Mapping[str, jax.Array]
+    ) -> Float[Array, "batch ..."]:
+        """Extrapolate from the negative prompt's prediction towards and beyond the prompt's."""
         scale = values[self.SCALE][:, *(None,) * (output.ndim - 2)]
         return classifier_free(output[:, 0], output[:, 1], scale)
 

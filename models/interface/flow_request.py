@@ -18,7 +18,8 @@ from models.interface.solver_step import step_values
 from models.interface.step_program import StepProgram
 from models.sampling.base import Plan
 from models.sampling.flow_match import FlowMatchEuler
-from models.spec.field_types import Count, NoiseLevel, Pixels, Seed, Strength
+from models.sampling.solver import Solver
+from models.spec.field_types import Count, NoiseLevel, Pixels, Scale, Seed, Strength
 
 
 @dataclass(frozen=True, kw_only=True, config=REQUEST)
@@ -68,6 +69,28 @@ class FlowRequest(ABC):
             mu=mu,
         )
 
+    def steps(
+        self,
+        plan: Plan,
+        solver: Solver,
+        times: Float32[np.ndarray, " steps"] | None = None,
+        guided: Sequence[bool] | None = None,
+    ) -> tuple[Step, ...]:
+        """Return the table of steps.
+
+        Args:
+            times: of the steps, as the network has them; None: as of `times_of`.
+            guided: which steps are; None: all, where the request is.
+        """
+        guided = [self.guided] * len(plan) if guided is None else guided
+        programs = [StepProgram("transformer", one, solver) for one in guided]
+        timestep = times_of(plan) if times is None else times
+        return step_table(plan, programs, timestep=timestep, **self.values(plan))
+
+    def values(self, plan: Plan) -> Mapping[str, ArrayLike]:
+        """Return what steps read beside the time: one value a step, or one for all."""
+        return {}
+
 
 @dataclass(frozen=True, kw_only=True, config=REQUEST)
 class FlowImageRequest(FlowRequest):
@@ -78,6 +101,18 @@ class FlowImageRequest(FlowRequest):
     def begun(self, *, from_image: bool) -> float | None:
         """Strength of image to image, for `plan`; None: from noise alone."""
         return (self.strength or 1.0) if from_image else None
+
+
+@dataclass(frozen=True, kw_only=True, config=REQUEST)
+class TrueCfgRequest(FlowImageRequest):
+    """Base of requests with classifier-free guidance under its name beside a distilled one."""
+
+    true_cfg_scale: Scale = 1.0
+
+    @property
+    def guided(self) -> bool:
+        """Return whether both prompts count: with a scale above 1 and a negative one."""
+        return self.true_cfg_scale > 1 and self.negative_prompt is not None
 
 
 def check_sigmas(sigmas: Sequence[float] | None) -> None:

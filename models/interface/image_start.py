@@ -18,11 +18,17 @@ NPY = b"\x93NUMPY"
 """Beginning of a file of latents."""
 
 
-def latents_file(latents: Float[np.ndarray, "h w c"]) -> bytes:
+def latents_file(latents: Float[np.ndarray, ...]) -> bytes:
     """Return a file of clean latents, which may stand for an image."""
     file = io.BytesIO()
     np.save(file, latents, allow_pickle=False)
     return file.getvalue()
+
+
+def read_latents(data: bytes) -> Float[np.ndarray, ...]:
+    """Return the latents of `latents_file`."""
+    latents: np.ndarray = np.load(io.BytesIO(data), allow_pickle=False)
+    return latents
 
 
 def resized(
@@ -63,7 +69,7 @@ def start_inputs(
     """
     if not data.startswith(NPY):
         return {"image": read_image(data, *size), "image_noise": draw()}
-    latents = np.load(io.BytesIO(data), allow_pickle=False)
+    latents = read_latents(data)
     return {"image_latents": np.broadcast_to(resized(latents, *shape[:2]), shape)}
 
 

@@ -78,6 +78,9 @@ class Prepared:
     warnings: tuple[RequestWarning, ...] = ()
     adapters: tuple[RequestedLora, ...] = ()
     """Adapters whose pages its steps read (models/interface/adapters.py)."""
+    step_bucket: str = ""
+    """Key of the shapes that its steps see, where rows of other sizes have the same
+    (models/interface/token_buckets.py); empty: the bucket's rows alone."""
 
 
 class Clip(NamedTuple):

@@ -222,7 +222,11 @@ class Reading:
         controls: ControlNets beside the checkpoint's networks, by name.
         max_controls: controls that one request may have.
         refiner: checkpoint that takes the last steps of requests that say so.
+        latent_upsampler: folder, hub id or single file of a network that enlarges latents between
+            two passes; None: the checkpoint's own, if it has one.
         pipeline: class of diffusers' pipeline whose inputs are taken; None: the checkpoint's own.
+        token_buckets: work that a step of padded tokens may cost more, as a fraction; 0: nothing is
+            padded, and each size has steps of its own.
         reader: of everything but the configs; with `SHAPES` no weights are needed.
     """
 
@@ -237,7 +241,9 @@ class Reading:
     controls: Mapping[str, ControlSource] = field(default_factory=dict)
     max_controls: int = 0
     refiner: CheckpointSource | None = None
+    latent_upsampler: str | None = None
     pipeline: str | None = None
+    token_buckets: float = 0.0
     reader: Reader = FILES
 
     @property

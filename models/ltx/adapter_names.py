@@ -10,12 +10,6 @@ from models.adapters.layer_names import Spelling
 from models.ltx.authors_names import LAYERS
 from models.ltx.key_mapping import TRANSFORMER as RENAMES
 
-TRANSFORMER = Spelling(
-    network="transformer",
-    renames=RENAMES,
-    dotted=("transformer.", "diffusion_model.", "model.diffusion_model.", "base_model.model.", ""),
-    underscored=("lora_unet_", "lora_transformer_"),
-    fused=lambda network: LAYERS,
-)
+TRANSFORMER = Spelling(RENAMES, fused=lambda network: LAYERS)
 
 SPELLINGS = (TRANSFORMER,)

@@ -170,6 +170,34 @@ VIDEO_VAE: Renames = (
 """Names of the video autoencoder."""
 
 
+_UPSAMPLER_BLOCK = {
+    f"{theirs}{number}": f"{ours}{own}"
+    for theirs, own in (("conv", ""), ("norm", "_norm"))
+    for number, ours in ((1, "first"), (2, "second"))
+}
+_UPSAMPLER = {
+    "initial_conv": "enter",
+    "initial_norm": "enter_norm",
+    r"upsampler\.(?:0|conv)": "up",
+    "final_conv": "leave",
+    **{
+        rf"{theirs}\.(\d+)\.{name}": rf"{ours}.\1.{own}"
+        for theirs, ours in (("res_blocks", "before"), ("post_upsample_res_blocks", "behind"))
+        for name, own in _UPSAMPLER_BLOCK.items()
+    },
+}
+
+LATENT_UPSAMPLER: Renames = (
+    *(
+        (rf"{theirs}\.weight", f"{ours}.{'scale' if ours.endswith('norm') else 'kernel'}")
+        for theirs, ours in _UPSAMPLER.items()
+    ),
+    *((rf"{theirs}\.bias", f"{ours}.bias") for theirs, ours in _UPSAMPLER.items()),
+    (r"upsampler\.blur_down\.kernel", ""),
+)
+"""Names of the latent upsampler, in diffusers' layout and in the authors' files."""
+
+
 _MEL_LAYERS = {
     r"decoder\.conv_in\.conv": "enter",
     r"decoder\.conv_out\.conv": "leave",

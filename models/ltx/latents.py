@@ -72,6 +72,11 @@ class LatentGrid:
             "audio_noise": audio.transpose(1, 0, 2).reshape(sound, -1),
         }
 
+    def numbers(self, places: Places) -> int:
+        """Return how many numbers both streams' latents are."""
+        video = int(np.prod(places.grid)) * self.video.latent_channels
+        return video + places.audio_latents * self.audio.features
+
     def streams(self, latents: Flat, places: Places) -> BothStreams:
         """Return a row's or rows' latents as tokens."""
         tokens = int(np.prod(places.grid))

@@ -34,8 +34,10 @@ from models.ltx.key_mapping import (
 from models.ltx.latents import LatentGrid
 from models.ltx.network import LTX2Transformer
 from models.ltx.pipeline import LTX2Networks, LTX2Pipeline
-from models.ltx.single_file import FILE_FORMAT
+from models.ltx.second_stage import NAME
+from models.ltx.single_file import NAMINGS
 from models.ltx.spec import make_spec
+from models.ltx.upsampler_checkpoint import found_upsampler
 from models.ltx.video_vae import LTX2VideoAutoencoder
 from models.ltx.video_vae_config import LTX2VideoVaeConfig
 from models.ltx.vocoder import vocoder_of
@@ -46,7 +48,7 @@ from models.ltx.vocoder_config import (
 )
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.model_spec import ModelSpec
-from models.spec.quality_presets import LEVERS
+from models.spec.quality_presets import CACHES, LEVERS
 from models.text.gemma3 import Gemma3Config, Gemma3Encoder, renames_of
 
 GEMMA = "gemma3"
@@ -128,6 +130,7 @@ class Configs(NamedTuple):
 def read(folder: Path, reading: Reading) -> FamilyCheckpoint[LTX2Networks, LTX2Pipeline]:
     """Read the configs. Raises: ValueError: one that these networks cannot have."""
     configs = Configs.read(folder)
+    upsampler = found_upsampler(folder, reading.latent_upsampler, configs.vae.latent_channels)
     scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
 
     def pipeline(spec: ModelSpec, networks: LTX2Networks) -> LTX2Pipeline:
@@ -135,10 +138,12 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[LTX2Networks, LTX2P
         tokenizer = reading.reader.gemma_tokenizer(folder / "tokenizer")
         return LTX2Pipeline(spec, networks, grid, scheduler, tokenizer, reading.vae_tiling)
 
+    beside = {} if upsampler is None else {NAME: upsampler.network}
     return FamilyCheckpoint(
-        _networks(folder, configs),
+        {**_networks(folder, configs), **beside},
         LTX2Networks,
-        FILE_FORMAT,
+        "LTX-2",
+        "audio_patchify_proj or audio_proj_in",
         partial(
             make_spec,
             configs.transformer,
@@ -146,11 +151,13 @@ def read(folder: Path, reading: Reading) -> FamilyCheckpoint[LTX2Networks, LTX2P
             text_multiple=configs.connectors.multiple,
             min_steps=2 if scheduler.shift_terminal else 1,
             sound_hz=configs.vocoder.output_sampling_rate,
+            upsampler=None if upsampler is None else upsampler.config,
         ),
         pipeline,
         math.lcm(*configs.vae.downsampling[1:]),
         _flat_colours,
-        LEVERS - {"step_cache"},
+        LEVERS - CACHES,
+        files=() if upsampler is None else upsampler.paths,
     )
 
 
@@ -165,7 +172,11 @@ def _networks(folder: Path, configs: Configs) -> Mapping[str, Network]:
     video, audio = at["vae"], at["audio_vae"]
     return {
         "transformer": Network(
-            LTX2Transformer, (configs.transformer,), at["transformer"], TRANSFORMER
+            LTX2Transformer,
+            (configs.transformer,),
+            at["transformer"],
+            TRANSFORMER,
+            in_files=NAMINGS,
         ),
         "text_encoder": Network(
             Gemma3Encoder, (states,), at["text_encoder"], renames_of(states), by_size=True

@@ -22,12 +22,14 @@ from models.ltx.connectors import Contexts
 from models.ltx.first_frame import read_first_frame
 from models.ltx.guidance import answers_of, guided, perturbed
 from models.ltx.latents import BothStreams, LatentGrid, places_of, sizes
-from models.ltx.network import Times
+from models.ltx.network import Places, Times
 from models.ltx.request import LTX2Request, steps_of
+from models.ltx.second_stage import second_latents, stage_inputs, with_given_sigmas
 from models.ltx.sound import AudioParts, decode_audio
 from models.nn.layers.step_cache import CachedStep
 from models.parallel.dtypes import used_dtype
 from models.sampling.flow_match import FlowMatchEuler
+from models.spec.hires import FIELD as HIRES
 from models.spec.model_spec import ModelSpec
 from models.text.tokenizer import Tokenizer, cut_prompts
 from models.vae.config import Tiling
@@ -43,6 +45,7 @@ class LTX2Networks(NamedTuple):
     audio_vae: Any
     vocoder: Any
     preview: Any
+    latent_upsampler: Any = None
 
 
 class LTX2Pipeline(DenoisingPipeline[LTX2Networks]):
@@ -73,6 +76,8 @@ class LTX2Pipeline(DenoisingPipeline[LTX2Networks]):
         self.vae_tiling = vae_tiling
         self.dtype = used_dtype(modules.transformer.video.tokens_in.kernel)
         self.vae_dtype = used_dtype(modules.vae.decoder_in.conv.kernel)
+        upsampler = modules.latent_upsampler
+        self.upsampler = None if upsampler is None else upsampler.config
 
     def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
         """Tokenize the prompts, draw the noise of both streams, and plan the steps."""
@@ -80,21 +85,23 @@ class LTX2Pipeline(DenoisingPipeline[LTX2Networks]):
         request = read_request(LTX2Request, served)
         places, texts, limit = self.grid.places(request), request.prompts, self._limit(request)
         read = self.tokenizer.encode_with_mask([text.strip() for text in texts.values()], limit)
+        is_second = HIRES in images and self.upsampler is not None
+        scheduler = with_given_sigmas(self.scheduler) if is_second else self.scheduler
+        steps = steps_of(request, scheduler, math.prod(places.grid))
         inputs = {
             "ids": read.ids,
             "read": read.mask,
-            **self.grid.noise(request.seed, places),
+            **self._start(request, images, places),
+            **({"noise_scale": solver_values(steps[0].values)["sigma"]} if is_second else {}),
             **sizes(places),
             **{name: np.zeros(0) for name in request.perturbed},
         }
-        if "image" in images:
-            inputs["image"] = read_first_frame(images["image"], request.width, request.height)
         asked = ("from image" if "image" in images else "from text", *request.perturbed)
         return Draft(
             f"{request.width}x{request.height}x{request.num_frames},fps={request.fps},text={limit},"
             f"prompts={len(texts)},{'+'.join(asked)}",
             inputs,
-            steps_of(request, self.scheduler, math.prod(places.grid)),
+            steps,
             request.width,
             request.height,
             request.seed,
@@ -110,20 +117,44 @@ class LTX2Pipeline(DenoisingPipeline[LTX2Networks]):
         words = inputs["read"].astype(bool)
         states = self.network(weights, "text_encoder")(inputs["ids"], words)
         contexts = self.network(weights, "connectors")(states, words)
-        video, marks = inputs["noise"], {}
-        if "image" in inputs:
-            vae = self.network(weights, "vae")
-            pixels = inputs["image"][None, None].astype(self.vae_dtype)
-            video = jnp.concatenate([vae.normalised(vae.encode(pixels))[0], video[1:]])
-            marks = {"from_image": jnp.zeros(0)}
+        video, audio = self._first_latents(weights, inputs)
+        marks = {"from_image": jnp.zeros(0)} if inputs.keys() & {"image", "from_image"} else {}
         return {
-            "latents": BothStreams(video.reshape(-1, video.shape[-1]), inputs["audio_noise"]).flat,
+            "latents": BothStreams(video.reshape(-1, video.shape[-1]), audio).flat,
             "prompt_embeds": contexts.video.astype(self.dtype),
             "audio_embeds": contexts.audio.astype(self.dtype),
             **{name: inputs[name] for name in ("grid", "sound")},
             **{name: inputs[name] for name in ("alone", "apart") if name in inputs},
             **marks,
         }
+
+    def _start(
+        self, request: LTX2Request, images: Mapping[str, bytes], places: Places
+    ) -> dict[str, np.ndarray]:
+        """Inputs of the first latents: noise, a first frame, or a first stage's latents."""
+        if HIRES in images and self.upsampler is not None:
+            known = {"from_image": np.zeros(0)} if "image" in images else {}
+            scale = self.upsampler.scale
+            return {**stage_inputs(images, self.grid, places, request.seed, scale), **known}
+        inputs = self.grid.noise(request.seed, places)
+        if "image" in images:
+            inputs["image"] = read_first_frame(images["image"], request.width, request.height)
+        return inputs
+
+    def _first_latents(
+        self, weights: LTX2Networks, inputs: Mapping[str, jax.Array]
+    ) -> tuple[Float[Array, "f h w c"], Float[Array, "tokens features"]]:
+        """Return the first latents of both streams."""
+        vae = self.network(weights, "vae")
+        if "first_video" in inputs:
+            upsampler = self.network(weights, "latent_upsampler")
+            known = int("from_image" in inputs)
+            return second_latents(inputs, upsampler, vae, self.vae_dtype, known=known)
+        if "image" not in inputs:
+            return inputs["noise"], inputs["audio_noise"]
+        pixels = inputs["image"][None, None].astype(self.vae_dtype)
+        video = jnp.concatenate([vae.normalised(vae.encode(pixels))[0], inputs["noise"][1:]])
+        return video, inputs["audio_noise"]
 
     def predict(
         self,

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.folder import fingerprint, read_defaults
+from models.checkpoint.fingerprint import config_digest, fingerprint
+from models.checkpoint.folder import chosen_defaults
 from models.ltx.config import LTX2Config
+from models.ltx.latent_upsampler_config import LatentUpsamplerConfig
 from models.ltx.request import FIELDS
+from models.ltx.second_stage import enlargers_of
 from models.ltx.video_vae_config import LTX2VideoVaeConfig
 from models.spec.model_spec import Limits, ModelSpec
 
@@ -39,6 +42,7 @@ def make_spec(
     text_multiple: int,
     min_steps: int,
     sound_hz: int,
+    upsampler: LatentUpsamplerConfig | None = None,
 ) -> ModelSpec:
     """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's.
 
@@ -47,12 +51,10 @@ def make_spec(
         text_multiple: number that the tokens of a text are a multiple of.
         min_steps: least steps that the schedule can have.
         sound_hz: samples a second of the sound.
+        upsampler: of its latents, for a second stage; None: it has none.
     """
     fields = FIELDS if config.perturbed_attn else FIELDS - {"stg_scale"}
-    chosen = {**read_defaults(sources[0]), **defaults}
-    unknown = sorted(chosen.keys() - fields)
-    if unknown:
-        raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
+    chosen = chosen_defaults(name, sources[0], defaults, fields)
     limits = _limits(config, vae, text_multiple, min_steps)
     return ModelSpec(
         name=name,
@@ -62,8 +64,10 @@ def make_spec(
         defaults={**_own_defaults(limits, stg=config.perturbed_attn), **chosen},
         limits=limits,
         sound_hz=sound_hz,
+        enlargers=enlargers_of(upsampler, stg=config.perturbed_attn),
         bucket_fields=("width", "height", "num_frames", "fps", "max_sequence_length"),
         fingerprint=fingerprint(*sources),
+        config_digest=config_digest(*sources),
     )
 
 

@@ -13,10 +13,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.nn.blocks.joint_transformer import OF_OUTPUT, OF_STREAM, Modulations, OfLayers
+from models.nn.blocks.joint_transformer import OF_OUTPUT, OF_STREAM, Modulations, vectors_of
 from models.nn.layers.embeddings import ConditionMLP, sinusoid
 from models.nn.layers.norms import Modulation
-from models.nn.layers.scanned import each, stack
+from models.nn.layers.scanned import stack
 from models.qwenimage.config import QwenImageConfig
 
 TIME_FEATURES = 256
@@ -47,19 +47,15 @@ class QwenImageConditions(nnx.Module):
         Args:
             timestep: 1000 · sigma, 0 to 1000, float32.
         """
-
-        def of_layers(stacked: Modulation, vector: Array) -> OfLayers:
-            return each(stacked, lambda modulation: modulation(vector)).swapaxes(0, 1)
-
         vector = self.time_in(sinusoid(timestep, TIME_FEATURES))
-        of_image = of_layers(self.image_modulation, vector)
+        of_image = vectors_of(self.image_modulation, vector)
         if self.zero_cond_t:
             at_zero = self.time_in(sinusoid(0 * timestep, TIME_FEATURES))
-            of_references = of_layers(self.image_modulation, at_zero)
+            of_references = vectors_of(self.image_modulation, at_zero)
             of_image = jnp.concatenate([of_image, of_references], axis=2)
         return Modulations(
             of_image,
-            of_layers(self.text_modulation, vector),
+            vectors_of(self.text_modulation, vector),
             None,
             self.out_modulation(vector),
         )

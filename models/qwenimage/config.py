@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models.checkpoint.config_fields import TransformerConfig
-
-PATCH = 2
-"""Rows and columns of latents that one token packs: diffusers' pipeline has no other."""
+from models.checkpoint.config_fields import HeadedConfig
+from models.vae.patches import PATCH
 
 _UNSERVED = {
     "guidance_embeds": "a distilled guidance",
@@ -18,7 +16,7 @@ _UNSERVED = {
 
 
 @dataclass(frozen=True)
-class QwenImageConfig(TransformerConfig):
+class QwenImageConfig(HeadedConfig):
     """The fields of diffusers' QwenImageTransformer2DModel config, with its defaults."""
 
     WITHOUT_EFFECT = frozenset({"pooled_projection_dim"})
@@ -63,8 +61,3 @@ class QwenImageConfig(TransformerConfig):
                 f"axes_dims_rope {self.axes_dims_rope} must add up to attention_head_dim "
                 f"{self.attention_head_dim}"
             )
-
-    @property
-    def width(self) -> int:
-        """Features of a token: those of all heads."""
-        return self.num_attention_heads * self.attention_head_dim

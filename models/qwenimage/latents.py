@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-Grid = tuple[int, int]
-"""Rows and columns of an image's tokens."""
+from models.nn.layers.positions import grid_ids
+from models.vae.references import Grid
 
 
 def image_ids(*grids: Grid) -> np.ndarray:
@@ -25,6 +25,5 @@ def text_ids(tokens: int, grids: Sequence[Grid]) -> np.ndarray:
 
 
 def _of_one(index: int, rows: int, columns: int) -> np.ndarray:
-    of_row, of_column = np.mgrid[:rows, :columns]
-    of_row, of_column = of_row - (rows - rows // 2), of_column - (columns - columns // 2)
-    return np.stack([np.full_like(of_row, index), of_row, of_column], axis=-1).reshape(-1, 3)
+    middle = rows // 2 - rows, columns // 2 - columns
+    return grid_ids(rows, columns, before=(index,), first=middle)

@@ -15,12 +15,11 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from models.nn.attention.attention import TokenAttention, token_attention
-from models.nn.blocks.double_stream import DoubleBlock, StreamShape
+from models.nn.blocks.double_stream import StreamShape
 from models.nn.blocks.feed_forward import GeluFeedForward
 from models.nn.blocks.joint_transformer import JointTransformer, Modulations
 from models.nn.layers.norms import RMSNorm
-from models.nn.layers.parameterised import Kinds, linear
-from models.nn.layers.scanned import stack
+from models.nn.layers.parameterised import Kinds
 from models.nn.layers.step_cache import CachedStep
 from models.qwenimage.conditioning import QwenImageConditions
 from models.qwenimage.config import QwenImageConfig
@@ -33,6 +32,8 @@ THETA = 10_000.0
 class QwenImageTransformer(JointTransformer):
     """Packed latents, captions and time to velocity."""
 
+    config: QwenImageConfig
+
     def __init__(
         self,
         config: QwenImageConfig,
@@ -41,21 +42,11 @@ class QwenImageTransformer(JointTransformer):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
-        width, kinds = config.width, Kinds(rngs=rngs, param_dtype=param_dtype)
-        shape = StreamShape(width, config.num_attention_heads, partial(GeluFeedForward, width))
-        self.config, self.epsilon = config, shape.epsilon
-        self.axes_dims, self.theta = config.axes_dims_rope, THETA
-        self.latents_in = linear(config.in_channels, width, (None, "embed"), **kinds)
+        width, heads = config.width, config.num_attention_heads
+        shape = StreamShape(width, heads, partial(GeluFeedForward, width))
+        kinds = Kinds(rngs=rngs, param_dtype=param_dtype)
+        super().__init__(config, shape, attention, QwenImageConditions, theta=THETA, **kinds)
         self.text_norm = RMSNorm(config.joint_attention_dim, shape.epsilon, **kinds)
-        self.text_in = linear(config.joint_attention_dim, width, (None, "embed"), **kinds)
-        self.conditions = QwenImageConditions(config, **kinds)
-        self.double_blocks = stack(
-            lambda rngs: DoubleBlock(shape, attention, rngs=rngs, param_dtype=param_dtype),
-            config.num_layers,
-            rngs,
-        )
-        self.single_blocks = None
-        self.latents_out = linear(width, config.in_channels, ("embed", None), **kinds)
 
     def __call__(
         self,

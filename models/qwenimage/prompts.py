@@ -1,12 +1,9 @@
 """Prompts as Qwen-Image's encoder reads them: as a user's message, of whose chat the head is cut.
 
-Source: diffusers pipeline_qwenimage.py, pipeline_qwenimage_edit.py and
-pipeline_qwenimage_edit_plus.py, prompt_template_encode.
+Source: diffusers pipeline_qwenimage.py, prompt_template_encode.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from models.text.chat import Chat
 
@@ -17,44 +14,3 @@ DESCRIBING = Chat(
 )
 CUT = 34
 """Tokens at the head of a chat that the transformer is not given: the system's message."""
-EDITING = Chat(
-    "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture,"
-    " objects, background), then explain how the user's text instruction should alter or modify the"
-    " image. Generate a new image that meets the user's requirements while maintaining consistency"
-    " with the original input where appropriate.<|im_end|>\n<|im_start|>user\n",
-    DESCRIBING.behind,
-)
-EDIT_CUT = 64
-"""Tokens at the head of the chat of an edit that the transformer is not given."""
-AREA_PX = 1024 * 1024
-"""Pixels that an image to edit is scaled to, whatever the request's size."""
-
-
-@dataclass(frozen=True)
-class Showing:
-    """Form that an edit's images have in its chat."""
-
-    label: str
-    """Words in front of each, with its number."""
-    seen_px: int
-    """Pixels that each is scaled to for the encoder."""
-    read_px: int = AREA_PX
-    """Pixels that each is scaled to for the transformer."""
-
-    def head(self, count: int) -> str:
-        """Return what is in front of the prompt, with one marker for each of so many images."""
-        return "".join(self._until(index) + _IMAGE + _END for index in range(count))
-
-    def heads(self, count: int) -> list[str]:
-        """Return the texts in front of each image's marker, without what is behind it."""
-        return [EDITING.before + self.head(index) + self._until(index) for index in range(count)]
-
-    def _until(self, index: int) -> str:
-        return self.label.format(index + 1) + _BEGIN
-
-
-_BEGIN, _IMAGE, _END = "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"
-ALONE = Showing("", AREA_PX)
-"""Form of Edit, which sees one."""
-NUMBERED = Showing("Picture {}: ", 384 * 384)
-"""Form of Edit Plus, which sees several."""

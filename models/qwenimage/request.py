@@ -2,69 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
+from numpy.typing import ArrayLike
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.interface.flow_request import FlowImageRequest, kept_scales, step_table, times_of
-from models.interface.pipeline import RequestError, Step
+from models.interface.flow_request import TrueCfgRequest, kept_scales
+from models.interface.pipeline import RequestError
 from models.interface.request import REQUEST, served_fields
-from models.interface.step_program import StepProgram
 from models.sampling.base import Plan
 from models.sampling.flow_match import FlowMatchEuler
-from models.sampling.solver import Solver
-from models.spec.field_types import Count, Scale
-from models.vae.references import FURTHER, IMAGE
+from models.spec.field_types import Count
 
 MAX_SEQUENCE_LENGTH = 1024
 """Text tokens at most, as in diffusers' QwenImagePipeline."""
 
 
 @dataclass(frozen=True, kw_only=True, config=REQUEST)
-class QwenImageRequest(FlowImageRequest):
+class QwenImageRequest(TrueCfgRequest):
     """Image. Names are diffusers' arguments of QwenImagePipeline and its likes."""
 
     max_sequence_length: Annotated[Count, Field(le=MAX_SEQUENCE_LENGTH)]
-    true_cfg_scale: Scale = 1.0
 
-    @property
-    def guided(self) -> bool:
-        """Return whether both prompts count: with a scale above 1 and a negative one."""
-        return self.true_cfg_scale > 1 and self.negative_prompt is not None
+    def plan(
+        self,
+        scheduler: FlowMatchEuler,
+        tokens: int,
+        strength: float | None = None,
+        mu: float | None = None,
+    ) -> Plan:
+        """Raises: RequestError: also for one step of a schedule that ends above zero."""
+        count = self.num_inference_steps if self.sigmas is None else len(self.sigmas)
+        if scheduler.shift_terminal and count < 2:
+            raise RequestError(
+                "num_inference_steps" if self.sigmas is None else "sigmas",
+                "must be 2 or more: this model's schedule is stretched to end at a noise of "
+                f"{scheduler.shift_terminal}, which one step alone cannot be",
+            )
+        return super().plan(scheduler, tokens, strength, mu)
+
+    def values(self, plan: Plan) -> Mapping[str, ArrayLike]:
+        """Return what steps read beside the time."""
+        return {"true_cfg_scale": self.true_cfg_scale, **kept_scales(plan)}
 
 
-FIELDS = served_fields(QwenImageRequest, IMAGE, FURTHER, "mask_image")
+FIELDS = served_fields(QwenImageRequest, "image", "mask_image")
 """Request fields of Qwen-Image."""
-
-
-def plan_of(
-    request: QwenImageRequest, scheduler: FlowMatchEuler, tokens: int, *, from_image: bool
-) -> Plan:
-    """The schedule; image to image leaves out its first steps.
-
-    Args:
-        tokens: of the packed latents, by which the shift goes.
-
-    Raises: RequestError: no step is left, or one step alone of a schedule that ends above zero.
-    """
-    count = request.num_inference_steps if request.sigmas is None else len(request.sigmas)
-    if scheduler.shift_terminal and count < 2:
-        field = "num_inference_steps" if request.sigmas is None else "sigmas"
-        raise RequestError(
-            field,
-            "must be 2 or more: this model's schedule is stretched to end at a noise of "
-            f"{scheduler.shift_terminal}, which one step alone cannot be",
-        )
-    return request.plan(scheduler, tokens, request.begun(from_image=from_image))
-
-
-def steps_of(request: QwenImageRequest, plan: Plan, solver: Solver) -> tuple[Step, ...]:
-    """The table of steps."""
-    return step_table(
-        plan,
-        [StepProgram("transformer", request.guided, solver)] * len(plan),
-        timestep=times_of(plan),
-        true_cfg_scale=request.true_cfg_scale,
-        **kept_scales(plan),
-    )

@@ -241,15 +241,24 @@ class UNetDownBlock(nnx.Module):
         self, x: Features, time: Vector, text: Text, images: BlockImages = ()
     ) -> list[Features]:
         """Return every residual block's output, with its transformer, and then the halved one."""
+        states = self.at_its_size(x, time, text, images)
+        return [*states, *self.halved(states[-1])]
+
+    def at_its_size(
+        self, x: Features, time: Vector, text: Text, images: BlockImages = ()
+    ) -> list[Features]:
+        """Return every residual block's output, with its transformer."""
         states = []
         for index, resnet in enumerate(self.resnets):
             x = resnet(x, time)
             if self.attentions is not None:
                 x = self.attentions[index](x, text, part_of(images, index))
             states.append(x)
-        if self.downsample is None:
-            return states
-        return [*states, split_rows(split_outputs(self.downsample, x))]
+        return states
+
+    def halved(self, x: Features) -> list[Features]:
+        """Return the state at half the size; of the lowest level there is none."""
+        return [] if self.downsample is None else [split_rows(split_outputs(self.downsample, x))]
 
 
 class UNetMidBlock(nnx.Module):

@@ -188,6 +188,12 @@ class UNetConfig:
         return widths.pop() if widths else self.mid_level.text_features
 
     @property
+    def inner_features(self) -> int:
+        """Channels of what comes up to the outermost level from those below it."""
+        *_, below, _ = (self.mid_level, *self.up_levels)
+        return below.channels
+
+    @property
     def downsampling(self) -> int:
         """Latents a position of the lowest level, along each side."""
         return int(2 ** (len(self.block_out_channels) - 1))

@@ -1,33 +1,21 @@
-"""ControlNets of a model by the names that settings give them: configs, files, and places."""
+"""ControlNets of SDXL: their folders and files, and whether they fit a model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.folder import CheckpointError, read_config
-from models.checkpoint.hub import resolve
-from models.checkpoint.key_mapping import Renames
+from models.checkpoint.folder import read_config
 from models.checkpoint.safetensors import ComponentFiles
-from models.loading.sources import ControlSource
+from models.control.checkpoint import ControlNetFiles, UnionKinds
 from models.sdxl.compatibility import Parts
 from models.sdxl.config import UNetConfig
-from models.sdxl.control_config import ControlNetConfig, UnionConfig
+from models.sdxl.control_config import ControlNetConfig
 from models.sdxl.control_file import read_file
 from models.sdxl.control_work import share_of
-from models.sdxl.controls import NO_CONTROLS, ControlPlaces
+from models.sdxl.controlnet import ControlNet
 from models.sdxl.key_mapping import CONTROL_RENAMES
-from models.spec.controls import ControlKind
-
-FILES = (
-    "config.json",
-    "diffusion_pytorch_model.safetensors",
-    "diffusion_pytorch_model-*.safetensors",
-    "diffusion_pytorch_model.safetensors.index.json",
-)
-"""Files of a hub repository that are fetched: those of half precision are the same ones."""
 
 MODES: Mapping[str, int] = {
     "openpose": 0,
@@ -42,100 +30,26 @@ MODES: Mapping[str, int] = {
 """Kinds of a union's control images, by its authors' names. Source: xinsir6, ControlNetPlus."""
 
 
-@dataclass(frozen=True)
-class ControlNetFiles:
-    """Checkpoint of one ControlNet."""
-
-    config: ControlNetConfig
-    place: Path | ComponentFiles
-    renames: Renames
-    path: Path
-    """Folder or file that it is, for fingerprints."""
-
-
-@dataclass(frozen=True)
-class Controls:
-    """ControlNets of a model, each once, however many names it has."""
-
-    networks: tuple[ControlNetFiles, ...] = ()
-    places: ControlPlaces = NO_CONTROLS
-    described: Mapping[str, ControlKind] | None = None
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """Folders and files of all."""
-        return tuple(network.path for network in self.networks)
-
-
-def read_controls(
-    sources: Mapping[str, ControlSource], slots: int, parts: Parts, base: Mapping[str, Any]
-) -> Controls:
-    """Read the configs of a model's ControlNets.
+def read_files(parts: Parts, base: Mapping[str, Any], path: Path) -> ControlNetFiles:
+    """Read the config of a ControlNet.
 
     Args:
-        slots: controls that one request may have.
-        parts: configs of the model that they steer.
+        parts: configs of the model that it steers.
         base: its UNet's, as it lies in the file.
 
-    Raises: CheckpointError: one cannot be read or served, or does not fit; names it.
+    Raises: CheckpointError, ValueError: it cannot be read or served, or does not fit.
     """
-    if not sources:
-        return Controls()
-    networks: dict[Path, ControlNetFiles] = {}
-    by_name = {}
-    for name, source in sources.items():
-        try:
-            path = _resolved(source.source)
-            if path not in networks:
-                networks[path] = _read(path, base)
-                check_fit(networks[path].config, parts)
-            kind = kind_of(source.mode, networks[path].config.union)
-        except (ValueError, CheckpointError) as error:
-            raise CheckpointError(f"controls.{name}: {error}") from error
-        by_name[name] = ([*networks].index(path) + 1, kind)
-    found = tuple(networks.values())
-    shares = [share_of(network.config, parts.unet) for network in found]
-    work = {name: shares[number - 1] for name, (number, _) in by_name.items()}
-    described = {
-        name: ControlKind(mode=source.mode, work=work[name]) for name, source in sources.items()
-    }
-    return Controls(found, ControlPlaces(slots, by_name, work), described)
-
-
-def _resolved(source: str) -> Path:
-    """Return the folder or file of a source. Raises: CheckpointError."""
-    file = Path(source).expanduser()
-    return (file if source and file.is_file() else resolve(source, patterns=FILES)).resolve()
-
-
-def _read(path: Path, base: Mapping[str, Any]) -> ControlNetFiles:
-    """Raises: CheckpointError, ValueError: it cannot be read or served."""
+    place: Path | ComponentFiles
     if path.is_file():
         config, place, renames = read_file(path, base)
-        return ControlNetFiles(config, place, renames, path)
-    config = ControlNetConfig.from_dict(read_config(path, "."), str(path / "config.json"))
-    return ControlNetFiles(config, path, CONTROL_RENAMES, path)
-
-
-def kind_of(mode: str | None, union: UnionConfig | None) -> int:
-    """Return the number of a union's kind; 0 of a ControlNet with one.
-
-    Args:
-        mode: name of one of `MODES`, or a number.
-
-    Raises: ValueError: none such, or it is needed, or has no meaning.
-    """
-    if union is None:
-        if mode is not None:
-            raise ValueError(f"mode {mode!r} is of a union, and this ControlNet is none")
-        return 0
-    known = [name for name, number in MODES.items() if number < union.num_control_type]
-    if mode is None:
-        raise ValueError(f"is a union: say its mode, {', '.join(known)}")
-    kind = int(mode) if mode.isdecimal() else MODES.get(mode, union.num_control_type)
-    if kind >= union.num_control_type:
-        raise ValueError(f"mode {mode!r} is none that it has: {', '.join(known)}")
-    return kind
+    else:
+        config = ControlNetConfig.from_dict(read_config(path, "."), str(path / "config.json"))
+        place, renames = path, CONTROL_RENAMES
+    check_fit(config, parts)
+    kinds = None
+    if config.union is not None:
+        kinds = UnionKinds(config.union.num_control_type, MODES, together=True)
+    return ControlNetFiles(ControlNet, config, place, renames, share_of(config, parts.unet), kinds)
 
 
 def check_fit(config: ControlNetConfig, parts: Parts) -> None:

@@ -61,20 +61,20 @@ class ControlNet(WayDown):
         pooled_embeds: Float[Array, "batch pooled"] | None,
         time_ids: Float[Array, "batch numbers"] | None,
         hint: Hint,
-        kind: Int[Array, " batch"] | None = None,
+        kinds: Int[Array, "batch controls"] | None = None,
     ) -> Residuals:
         """Return what to add to the UNet's states, in the dtype of the weights.
 
         Args:
-            hint: what `hint` makes of the control image.
-            kind: of each control, where this is a union.
+            hint: what `hint` makes of the control image; of a union's several, their sum.
+            kinds: of the controls, where this is a union; below 0: none.
         """
         dtype = self.conv_in.kernel.dtype
         time = self.condition(timestep, pooled_embeds, time_ids, None)
         x = split_rows(convolved(self.conv_in, latents.astype(dtype)))
         if self.kinds is not None:
-            assert kind is not None  # whoever has a union names the kind
-            time = time + self.kinds.time(kind)
+            assert kinds is not None  # whoever has a union names the kinds
+            time = time + self.kinds.time(kinds)
         x, text = x + hint.astype(dtype), prompt_embeds.astype(dtype)
         with replace(trace_options(), strips=self._strips(*x.shape[:3])).active():
             states, middle = self.states(split_strips(x), time, text)
@@ -86,18 +86,20 @@ class ControlNet(WayDown):
         self,
         image: Float[Array, "batch _height _width 3"],
         kind: Int[Array, " batch"] | None = None,
+        scale: Float[Array, " batch"] | None = None,
     ) -> Hint:
         """Return what steps are given of control images, which none of them changes.
 
         Args:
             image: in [0, 1].
-            kind: of each control, where this is a union.
+            kind, scale: of each control, where this is a union; the scale is 1 of one that is
+                alone in its run, whose residuals are scaled.
         """
         hint = self.picture(image)
         if self.kinds is None:
             return hint
-        assert kind is not None  # whoever has a union names the kind
-        return self.kinds.hint(hint, kind)
+        assert kind is not None and scale is not None  # whoever has a union names them
+        return self.kinds.hint(hint, kind, scale)
 
 
 class PictureEmbedding(nnx.Module):
@@ -124,9 +126,9 @@ class PictureEmbedding(nnx.Module):
 
 
 class KindEmbedding(nnx.Module):
-    """Kind of a union's control, as a part of the time and of the hint.
+    """Kinds of a union's controls, as a part of the time and of the hints.
 
-    Source: diffusers' ControlNetUnionModel, for one control image at a time.
+    Source: diffusers' ControlNetUnionModel.
     """
 
     def __init__(self, config: ControlNetConfig, **make: Any) -> None:
@@ -146,23 +148,25 @@ class KindEmbedding(nnx.Module):
         self.spread = linear(width, union.num_proj_channel, ("embed", None), **make)
         self.embedding = Embedding(self.features * self.count, trunk.time_features, **make)
 
-    def time(self, kind: Int[Array, " batch"]) -> Vector:
-        """Return what each kind adds to the time."""
+    def time(self, kinds: Int[Array, "batch controls"]) -> Vector:
+        """Return what each set of kinds adds to the time; those below 0 are none."""
         flip, shift = self.waves
-        one_hot = jax.nn.one_hot(kind, self.count, dtype=jnp.float32).reshape(-1)
-        waves = sinusoid(one_hot, self.features, flip_sin_to_cos=flip, freq_shift=shift)
-        return self.embedding(waves.reshape(len(kind), -1))
+        asked = jax.nn.one_hot(kinds, self.count, dtype=jnp.float32).max(axis=1).reshape(-1)
+        waves = sinusoid(asked, self.features, flip_sin_to_cos=flip, freq_shift=shift)
+        return self.embedding(waves.reshape(len(kinds), -1))
 
-    def hint(self, hint: Hint, kind: Int[Array, " batch"]) -> Hint:
-        """Return a hint that knows its kind.
+    def hint(self, hint: Hint, kind: Int[Array, " batch"], scale: Float[Array, " batch"]) -> Hint:
+        """Return a hint that knows its kind, and its scale among the hints of one run.
 
         diffusers' attention has the axes of batch and tokens the other way round than its names
-        say: it is over the batch, whose entries are one image's and alike. So the latents, which
-        are the other token, have no part in it, and each token sees itself alone.
+        say: it is over the batch, whose entries are one image's and alike. So neither the latents
+        nor a run's other images, which are the other tokens, have a part in it, and each token
+        sees itself alone.
         """
-        means = hint.mean((1, 2)) + self.table.embedding[...][kind]
+        scale = scale.astype(hint.dtype)[:, None]
+        means = scale * (hint.mean((1, 2)) + self.table.embedding[...][kind])
         tokens, _ = scan(self.layers, means[:, None], lambda layer, tokens: layer(tokens))
-        return hint + self.spread(tokens[:, 0])[:, None, None]
+        return (hint + self.spread(tokens[:, 0])[:, None, None]) * scale[:, None, None]
 
 
 def state_widths(trunk: UNetConfig) -> tuple[int, ...]:

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.checkpoint.folder import CheckpointError, read_defaults, read_model_index
+from models.control.checkpoint import Controls, load_controls, read_controls, with_controls
 from models.interface.apply_presets import with_presets
 from models.loading.abstract import abstract_module
 from models.loading.preview import MeanLatents, abstract_preview
@@ -31,8 +31,7 @@ from models.sdxl.compatibility import (
     has_both_encoders,
 )
 from models.sdxl.config import UNetConfig
-from models.sdxl.control_checkpoint import ControlNetFiles, Controls, read_controls
-from models.sdxl.controlnet import ControlNet
+from models.sdxl.control_checkpoint import read_files
 from models.sdxl.image_prompts import IpAdapterFiles, load_adapters, read_adapters
 from models.sdxl.latents import LatentSpace
 from models.sdxl.network import UNet
@@ -46,7 +45,6 @@ from models.sdxl.refiner_checkpoint import (
 )
 from models.sdxl.source import COMPONENTS, Source
 from models.sdxl.spec import SDXL_LEVERS, make_spec
-from models.spec.controls import FIELD as CONTROL
 from models.spec.image_prompts import ImagePrompt
 from models.spec.model_spec import ModelSpec
 from models.text.clip import ClipConfig, ClipTextModel, ClipTextModelWithProjection
@@ -91,6 +89,7 @@ def load(
         force_zeros_for_empty_prompt=forced_zeros(source),
         image_prompts=beside.image_prompts,
         refiner=needs_with_refiner(beside.refiner),
+        config_digest=source.config_digest(*beside.paths),
     )
     spec = with_controls(spec, beside.controls)
     spec = with_presets(spec, folder, SDXL_LEVERS, reading.qualities, reading.eight_bit)
@@ -136,7 +135,8 @@ class Beside(NamedTuple):
 
 def read_beside(source: Source, parts: Parts, reading: Reading) -> Beside:
     """Read what lies beside a checkpoint. Raises: as `load` does."""
-    controls = read_controls(reading.controls, reading.max_controls, parts, source.config("unet"))
+    read = partial(read_files, parts, source.config("unet"))
+    controls = read_controls(reading, "unet", read, in_files=True)
     adapters = read_adapters(reading.image_prompts, parts.unet)
     refiner = read_refiner(reading, parts)
     trained = {} if refiner is None else refiner.trained(source.scheduler())
@@ -186,39 +186,6 @@ def read_refiner(reading: Reading, base: Parts) -> RefinerFiles | None:
     except (ValueError, CheckpointError) as error:
         raise CheckpointError(f"refiner: {source.file or source.folder}: {error}") from error
     return RefinerFiles(source, parts)
-
-
-def with_controls(spec: ModelSpec, controls: Controls) -> ModelSpec:
-    """Return the spec of a model with these ControlNets."""
-    if not controls.networks:
-        return spec
-    limits = spec.limits.model_copy(update={"max_controls": controls.places.slots})
-    return spec.model_copy(
-        update={
-            "controls": controls.described,
-            "limits": limits,
-            "fields": spec.fields | {CONTROL},
-        }
-    )
-
-
-def load_controls(
-    controls: Controls, dtypes: tuple[np.dtype[Any], np.dtype[Any]], reading: Reading
-) -> nnx.List | None:
-    """Load a model's ControlNets; None: it has none.
-
-    Args:
-        dtypes: in which they are stored, and in which they are used.
-
-    Raises: CheckpointError: as `load`.
-    """
-
-    def loaded(files: ControlNetFiles) -> nnx.Module:
-        modules = [abstract_module(ControlNet, files.config, param_dtype=each) for each in dtypes]
-        pair = (modules[0], modules[1])
-        return reading.network("controls", pair, files.place, files.renames)
-
-    return nnx.List([loaded(files) for files in controls.networks]) if controls.networks else None
 
 
 def read_parts(source: Source) -> Parts:

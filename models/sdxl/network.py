@@ -8,8 +8,9 @@ UNet2DConditionModel. Equal transformer layers are stacked and scanned
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
@@ -19,6 +20,9 @@ from models.nn.layers.conv_strips import for_batch, join_strips, split_strips
 from models.nn.layers.convolution import convolved
 from models.nn.layers.norms import GroupNorm
 from models.nn.layers.parameterised import Conv, conv, linear
+from models.nn.layers.step_cache import AXES as TOKEN_AXES
+from models.nn.layers.step_cache import CachedStep, Entered, Tokens
+from models.parallel.placement import split
 from models.parallel.trace_options import trace_options
 from models.sdxl.blocks import (
     BY_LAYOUT,
@@ -38,6 +42,27 @@ from models.sdxl.ip_adapter import NO_IMAGES, ImageLevels
 
 Residuals = tuple[Features, ...]
 """Sums that ControlNets add to each state of the way down, in its order, and to the middle's."""
+
+
+class Told(NamedTuple):
+    """Conditions that all levels are told."""
+
+    time: Vector
+    text: Text
+    images: ImageLevels = NO_IMAGES
+    control: Residuals | None = None
+
+    def by_image(self) -> Told:
+        """Return all of it whole, with the batch in front."""
+        images = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), self.images)
+        control = None if self.control is None else tuple(map(join_strips, self.control))
+        return self._replace(images=images, control=control)
+
+    def in_strips(self) -> Told:
+        """Return the inverse of `by_image`."""
+        images = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), self.images)
+        control = None if self.control is None else tuple(map(split_strips, self.control))
+        return self._replace(images=images, control=control)
 
 
 class WayDown(nnx.Module):
@@ -73,13 +98,29 @@ class WayDown(nnx.Module):
         Args:
             x: behind the first convolution.
         """
-        states = [x]
+        outer = self.outer_states(x, time, text, images)
+        inner, middle = self.inner_states(outer[-1], time, text, images)
+        return outer + inner, middle
+
+    def outer_states(
+        self, x: Features, time: Vector, text: Text, images: ImageLevels = NO_IMAGES
+    ) -> list[Features]:
+        """Return the states at the image's own size."""
+        first = self.down_blocks[0].at_its_size(x, time, text, part_of(images.down, 0))
+        return [x, *first]
+
+    def inner_states(
+        self, x: Features, time: Vector, text: Text, images: ImageLevels = NO_IMAGES
+    ) -> tuple[list[Features], Features]:
+        """Return the states at smaller sizes, and what the middle makes of the last one."""
+        states = [x, *self.down_blocks[0].halved(x)]
         for index, block in enumerate(self.down_blocks):
-            states += block(states[-1], time, text, part_of(images.down, index))
+            if index:
+                states += block(states[-1], time, text, part_of(images.down, index))
         last = states[-1]
-        if self.mid_block is None:
-            return states, last
-        return states, self.mid_block(last, time, text, part_of(images.mid, 0))
+        if self.mid_block is not None:
+            last = self.mid_block(last, time, text, part_of(images.mid, 0))
+        return states[1:], last
 
     def condition(
         self,
@@ -147,6 +188,7 @@ class UNet(WayDown):
         timestep_cond: Float[Array, "batch guidance_features"] | None = None,
         images: ImageLevels = NO_IMAGES,
         control: Residuals | None = None,
+        cache: CachedStep | None = None,
     ) -> Float[Array, "batch height width out"]:
         """The prediction, in the dtype of the weights.
 
@@ -158,6 +200,7 @@ class UNet(WayDown):
             images: image prompts, [layers, batch, tokens, width], of each transformer in each
                 block, one an adapter.
             control: what ControlNets add to the states of the way down and to the middle's.
+            cache: of earlier steps, where all but the outermost level may be left out.
         """
         dtype = self.conv_in.kernel.dtype
         time = self.condition(timestep, pooled_embeds, time_ids, timestep_cond)
@@ -167,29 +210,65 @@ class UNet(WayDown):
         x = latents.astype(dtype)
         with replace(trace_options(), strips=self._strips(*x.shape[:3])).active():
             parts = None if control is None else tuple(map(split_strips, control))
-            return join_strips(self.through_levels(split_strips(x), time, text, images, parts))
+            told = Told(time, text, images, parts)
+            return join_strips(self.through_levels(split_strips(x), told, cache))
 
-    def through_levels(
-        self,
-        x: Features,
-        time: Vector,
-        text: Text,
-        images: ImageLevels = NO_IMAGES,
-        control: Residuals | None = None,
-    ) -> Features:
-        """The prediction from latents; all images may be in strips."""
+    def through_levels(self, x: Features, told: Told, cache: CachedStep | None = None) -> Features:
+        """The prediction from latents; all images may be in strips.
+
+        Source of what a cache leaves out: Ma et al. 2023 (DeepCache), section 3.2.
+        """
         x = split_rows(convolved(self.conv_in, 2 * x - 1 if self.config.center_input_sample else x))
-        states, x = self.states(x, time, text, images)
-        if control is not None:
-            *added, middle = control
-            states = [state + more for state, more in zip(states, added, strict=True)]
-            x = x + middle
-        for index, block in enumerate(self.up_blocks):
-            skips = [states.pop() for _ in block.resnets]
-            size = states[-1].shape[1:3] if states else x.shape[1:3]
-            x = block(x, skips, time, text, size, part_of(images.up, index))
+        states = self.outer_states(x, told.time, told.text, told.images)
+        if cache is None:
+            x = self.inner(states[-1], told)
+        else:
+            x = split_strips(self._cached_inner(cache, join_strips(states[-1]), told))
+        if told.control is not None:
+            outer = told.control[: len(states)]
+            states = [state + more for state, more in zip(states, outer, strict=True)]
+        last = len(self.up_blocks) - 1
+        images = part_of(told.images.up, last)
+        x = self.up_blocks[last](x, states[::-1], told.time, told.text, x.shape[1:3], images)
         x = ACTIVATIONS[self.config.act_fn](self.conv_norm_out(x))
         return convolved(self.conv_out, x)
+
+    def inner(self, x: Features, told: Told) -> Features:
+        """Return what comes up to the outermost level from those below it.
+
+        Args:
+            x: the last state of the outermost level.
+        """
+        states, middle = self.inner_states(x, told.time, told.text, told.images)
+        if told.control is not None:
+            *added, more = told.control[-len(states) - 1 :]
+            states = [state + one for state, one in zip(states, added, strict=True)]
+            middle = middle + more
+        size, x = x.shape[1:3], middle
+        for index, block in enumerate(self.up_blocks):
+            if index < len(self.up_blocks) - 1:
+                skips = [states.pop() for _ in block.resnets]
+                wanted = states[-1].shape[1:3] if states else size
+                images = part_of(told.images.up, index)
+                x = block(x, skips, told.time, told.text, wanted, images)
+        return x
+
+    def _cached_inner(
+        self, cache: CachedStep, x: Float[Array, "batch height width _channels"], told: Told
+    ) -> Float[Array, "batch height width inner"]:
+        """Return what `inner` does, or what the cache takes for it, whole images."""
+        batch, height, width, _ = x.shape
+        features = self.config.inner_features
+        nothing = jnp.zeros((batch, height * width, features), x.dtype)
+
+        def run(x: Array, by_image: Told) -> Tokens:
+            with replace(trace_options(), strips=self._strips(*x.shape[:3])).active():
+                found = join_strips(self.inner(split_strips(x), by_image.in_strips()))
+            return split(found.reshape(len(x), -1, features), *TOKEN_AXES)
+
+        entered = Entered(x, nothing, nothing)
+        found = cache.run(entered, told.by_image(), run)
+        return split_rows(found.reshape(batch, height, width, features))
 
 
 def padded_conv(in_width: int, width: int, kernel: int, **make: Any) -> Conv:

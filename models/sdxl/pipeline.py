@@ -10,18 +10,20 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from models.control.by_row import HINTS, residuals
 from models.interface.denoising_pipeline import DenoisingPipeline, Draft, each_alone
 from models.interface.image_start import clean_latents
 from models.interface.images import to_uint8
 from models.interface.pipeline import Fields, PyTree
 from models.interface.step_program import StepProgram
-from models.nn.layers.step_cache import CachedStep
+from models.nn.layers.step_cache import CachedStep, initial_cache
+from models.parallel.dtypes import used_dtype
 from models.sampling.base import per_row
 from models.sampling.guidance import classifier_free, rescale
 from models.sdxl import image_prompts
 from models.sdxl.adapter_names import SPELLINGS
 from models.sdxl.conditioning import encode_text
-from models.sdxl.controls import HINTS, hints, residuals
+from models.sdxl.controlling import hints, run_of
 from models.sdxl.network import Residuals
 from models.sdxl.prepare import Preparation
 from models.sdxl.prompts import IDS, WEIGHTS
@@ -49,11 +51,12 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     """Pipeline of SDXL.
 
     A row: latents and denoised [h, w, c]; prompt_embeds [prompts, tokens, text], pooled_embeds
-    [prompts, pooled] and time_ids [prompts, numbers]. Inpainting adds mask [h, w, 1] and, by the
-    UNet's kind, clean and noise or masked [h, w, c]; networks with distilled guidance have
-    timestep_cond [features]; image prompts are image_prompts, a tree of [prompts, layers, tokens,
-    width]; models with ControlNets have hints [slots, h, w, first]. Rows with a refiner have its
-    texts beside the base's: refiner_prompt_embeds, refiner_pooled_embeds and refiner_time_ids.
+    [prompts, pooled] and time_ids [prompts, numbers]; step_cache, where there is one. Inpainting
+    adds mask [h, w, 1] and, by the UNet's kind, clean and noise or masked [h, w, c]; networks with
+    distilled guidance have timestep_cond [features]; image prompts are image_prompts, a tree of
+    [prompts, layers, tokens, width]; models with ControlNets have hints [slots, h, w, first]. Rows
+    with a refiner have its texts beside the base's: refiner_prompt_embeds, refiner_pooled_embeds
+    and refiner_time_ids.
     """
 
     TEXTS = ("prompt_embeds", "pooled_embeds", "time_ids")
@@ -66,6 +69,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         super().__init__(preparation.spec, modules)
         self.preparation = preparation
         self.latent_space = preparation.latent_space
+        self.dtype = used_dtype(modules.unet.conv_in.kernel)
 
     def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
         """Tokenize both prompts, draw the noise, and plan the steps."""
@@ -83,6 +87,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
             **self._encode_texts(weights, inputs, PREFIX),
             **masks,
             **image_prompts.encoded(self.network(weights, "image_prompts"), inputs),
+            **initial_cache(inputs, self.preparation.unet.inner_features, self.dtype),
         }
         if "timestep_cond" in inputs:
             row["timestep_cond"] = inputs["timestep_cond"]
@@ -120,6 +125,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
             each_prompt(rows["timestep_cond"]) if "timestep_cond" in rows else None,
             image_prompts.of_layers(rows),
             control,
+            cache,
         )
         return output.astype(jnp.float32).reshape(batch, prompts, *output.shape[1:])
 
@@ -154,20 +160,20 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
 
         told = (each_prompt(latents), each_prompt(values["timestep"]))
         conditions = tuple(rows[name] for name in self.TEXTS)
-        return residuals(self._controlnets(weights), rows, values, (*told, *conditions))
+        runs = [run_of(network) for network in self._controlnets(weights)]
+        found: Residuals = residuals(runs, rows, values, (*told, *conditions))
+        return found
 
     def _controlnets(self, weights: SdxlNetworks) -> nnx.List:
         """Return the ControlNets as they lie: each is gathered where it runs."""
         merged: nnx.List = nnx.merge(self.graphs.controls, weights.controls)
         return merged
 
-    def guide(
+    def joined(
         self, output: Float[Array, "batch prompts h w latent"], values: Mapping[str, jax.Array]
     ) -> Float[Array, "batch h w latent"]:
         """Join the predictions, rescaled where the request asks for it."""
         positive = output[:, 0]
-        if output.shape[1] == 1:
-            return positive
         scale = per_row(values["guidance_scale"], positive)
         guided = classifier_free(positive, output[:, 1], scale)
         return rescale(guided, positive, values["guidance_rescale"])

@@ -10,26 +10,26 @@ from typing import Any
 
 import numpy as np
 
+from models.control.places import NO_CONTROLS, ControlPlaces
 from models.interface.controls import requested_controls
 from models.interface.denoising_pipeline import Draft
 from models.interface.idle_options import idle_options
 from models.interface.pipeline import Fields, RequestError, RequestWarning
+from models.interface.progressive import generator_of
 from models.interface.request import read_request
 from models.interface.solver_step import first_history, solver_key
 from models.interface.step_program import StepProgram
 from models.sampling import registry
 from models.sampling.base import Plan, Scheduler
 from models.sampling.ddim import DDIM
-from models.sampling.torch_rng import TorchGenerator
 from models.sdxl import initial_latents
 from models.sdxl.conditioning import guidance_embedding, layers_from_the_end, time_ids
 from models.sdxl.config import UNetConfig
-from models.sdxl.controls import NO_CONTROLS, ControlPlaces
 from models.sdxl.image_prompts import read_image_prompts
 from models.sdxl.initial_latents import Draws
 from models.sdxl.latents import LatentSpace
 from models.sdxl.prompts import read_texts
-from models.sdxl.refining import NOT_REFINED, PREFIX, Refining, refines, relayed
+from models.sdxl.refining import NOT_REFINED, PREFIX, REFINER, Refining, refines, relayed
 from models.sdxl.request import SdxlRequest, task_of
 from models.sdxl.step_table import plan_of, steps_of
 from models.spec.model_spec import ModelSpec, Task
@@ -69,7 +69,7 @@ class Preparation:
         scheduler = self._scheduler(request)
         relay = relayed(request, scheduler, task, self.refiners_training)
         plan = relay.plan
-        draws = self._draws(request)
+        draws = self._draws(request, fields)
         prompts = 2 if self._classifier_free(request) else 1
         texts = self._texts(request, prompts)
         size = (request.width, request.height)
@@ -102,6 +102,8 @@ class Preparation:
             request.height,
             request.seed,
             prompts,
+            draws.h * draws.w,
+            uncached=frozenset({REFINER}),
             warnings=(*texts.warnings, *self._idle_options(request, task)),
         )
 
@@ -148,7 +150,7 @@ class Preparation:
             raise RequestError("scheduler", str(error)) from error
         return chosen
 
-    def _draws(self, request: SdxlRequest) -> Draws:
+    def _draws(self, request: SdxlRequest, fields: Fields) -> Draws:
         """Raises: RequestError for a size between two of the latents'."""
         down = self.latent_space.config.downsampling
         for name in ("width", "height"):
@@ -156,7 +158,7 @@ class Preparation:
             if size < down or size % down:
                 raise RequestError(name, f"must be a positive multiple of {down}, not {size}")
         return Draws(
-            TorchGenerator(request.seed),
+            generator_of(request.seed, fields),
             request.height // down,
             request.width // down,
             self.latent_space.config.latent_channels,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.checkpoint.folder import fingerprint, read_config, read_scheduler
+from models.checkpoint.fingerprint import config_digest, fingerprint
+from models.checkpoint.folder import read_config, read_scheduler
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.safetensors import ComponentFiles
 from models.sdxl import single_file
@@ -72,6 +73,10 @@ class Source(NamedTuple):
             beside: further folders and files that the model has.
         """
         return fingerprint(*self.paths, *beside)
+
+    def config_digest(self, *beside: Path) -> str:
+        """Return the digest of its configs, as `fingerprint`."""
+        return config_digest(*self.paths, *beside)
 
     @property
     def paths(self) -> tuple[Path, ...]:

@@ -9,6 +9,7 @@ from models.sampling.registry import OPTIONS, STEP_LISTS
 from models.sdxl.compatibility import Parts
 from models.sdxl.config import UNetConfig
 from models.sdxl.request import FIELDS
+from models.spec.hires import FIELD as HIRES
 from models.spec.image_prompts import FIELD as IMAGE_PROMPTS
 from models.spec.image_prompts import ImagePrompt
 from models.spec.model_spec import Limits, ModelSpec, Need, Task
@@ -27,7 +28,8 @@ SCHEDULERS: Mapping[str, Mapping[str, Option]] = {
 """Schedulers without those for networks that predict a flow."""
 
 SDXL_LEVERS: frozenset[Lever] = LEVERS - {"step_cache"}
-"""A UNet is no row of equal blocks, of which the first would tell of the others."""
+"""A UNet is no row of equal blocks, of which the first would tell of the others. By a plan all but
+its outermost level is left out."""
 
 MAX_IMAGE_PROMPTS = 4
 """Image prompts of one request: each number of them is a program of its own."""
@@ -58,6 +60,7 @@ def make_spec(
     force_zeros_for_empty_prompt: bool = True,
     image_prompts: Mapping[str, ImagePrompt] | None = None,
     refiner: Mapping[str, tuple[Need, ...]] | None = None,
+    config_digest: str = "",
 ) -> ModelSpec:
     """Defaults are diffusers' own, then the chosen ones: the folder's, then the operator's.
 
@@ -66,13 +69,14 @@ def make_spec(
         force_zeros_for_empty_prompt: of `model_index.json`.
         image_prompts: its IP-Adapters by name.
         refiner: fields that come with a refiner, and their needs.
+        config_digest: of all its configs.
 
     Raises: ValueError: a chosen default is of no field that SDXL has.
     """
     unet, vae = parts.unet, parts.vae
     fields = fields_of(parts) | ({IMAGE_PROMPTS} if image_prompts else set())
     fields |= (refiner or {}).keys()
-    unknown = sorted(chosen.keys() - fields)
+    unknown = sorted(chosen.keys() - {*fields, HIRES})
     if unknown:
         raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
     height, width = (side * vae.downsampling for side in _latents(unet))
@@ -104,6 +108,7 @@ def make_spec(
         image_prompts=image_prompts or {},
         bucket_fields=("width", "height"),
         fingerprint=fingerprint,
+        config_digest=config_digest,
     )
 
 

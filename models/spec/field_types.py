@@ -12,6 +12,7 @@ MAX_FPS = 240
 Pixels = Annotated[int, Field(ge=1, le=2**20)]
 Offset = Annotated[int, Field(ge=0, le=2**20)]
 """Pixels from the top or left; a side, too, where zero is as good as any."""
+Index = Annotated[int, Field(ge=0, le=2**20)]
 Count = Annotated[int, Field(ge=1, le=2**20)]
 Scale = Annotated[float, Field(ge=0, le=1000)]
 """Guidance scale."""

@@ -67,7 +67,7 @@ def check(data: bytes, max_pixels: int) -> ImageFile:
 
     Raises: ImageFileError.
     """
-    with _explained(max_pixels):
+    with explained(max_pixels):
         media_type = _check_header(data, max_pixels)
         width, height = decode(data).size
     return ImageFile(media_type, width, height)
@@ -78,7 +78,7 @@ def load(data: bytes, max_pixels: int) -> Image.Image:
 
     Raises: ImageFileError.
     """
-    with _explained(max_pixels):
+    with explained(max_pixels):
         _check_header(data, max_pixels)
         with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
             ImageOps.exif_transpose(image, in_place=True)
@@ -91,7 +91,7 @@ def mask_of_alpha(data: bytes, max_pixels: int) -> bytes:
 
     Raises: ImageFileError: also where it has no alpha channel.
     """
-    with _explained(max_pixels):
+    with explained(max_pixels):
         _check_header(data, max_pixels)
         with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
             ImageOps.exif_transpose(image, in_place=True)
@@ -106,7 +106,7 @@ def mask_of_alpha(data: bytes, max_pixels: int) -> bytes:
 
 
 @contextmanager
-def _explained(max_pixels: int) -> Iterator[None]:
+def explained(max_pixels: int) -> Iterator[None]:
     """Raises: ImageFileError: in place of what decoders raise."""
     try:
         yield

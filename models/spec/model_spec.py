@@ -9,17 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    model_serializer,
+    model_validator,
+)
 
 from models.spec.controls import FIELD as CONTROL
 from models.spec.controls import ControlKind, work_of
+from models.spec.enlargers import Enlarger
+from models.spec.hires import BUILT_IN
 from models.spec.hires import FIELD as HIRES
 from models.spec.hires import TASK as REDRAWING
 from models.spec.image_prompts import FIELD as IMAGE_PROMPTS
 from models.spec.image_prompts import ImagePrompt, tokens_of
 from models.spec.lora import Lora, RequestedLora, pages_of_request
 from models.spec.option import Option
-from models.spec.quality_presets import EXACT, Quality
+from models.spec.quality_presets import EXACT, Quality, as_once
 from models.spec.refiner import FIELD as REFINER
 from models.spec.refiner import SWITCH
 from models.spec.request_images import field_of, image_values
@@ -29,7 +40,14 @@ READ_PX, READ_FRAMES = "read_px", "read_frames"
 """Parts of a bucket: pixels of a request's images that each step reads, and frames of its own
 size."""
 
+VERSION_MARK = "@"
+"""Sign between the name that versions of a model share and the version's own."""
+
 Task = Literal["text-to-image", "image-to-image", "inpainting", "text-to-video", "image-to-video"]
+
+
+ALL_QUALITIES = "all_qualities"
+"""Presets of a written spec, with what releases before plans cannot read."""
 
 
 class Need(BaseModel):
@@ -134,6 +152,20 @@ class Sizes(BaseModel):
     """`any`: whatever `limits` allow. `listed`: those of `listed`, and no others."""
     listed: tuple[Size, ...] = ()
     """Sizes that are compiled before the model is ready."""
+    token_buckets: float = Field(default=0.0, ge=0)
+    """Work that a step may cost more than an image's own, as a fraction, where sizes share it; 0:
+    each size has steps of its own."""
+
+
+class Aim(BaseModel):
+    """Aims of a model, which alerts hold it against."""
+
+    model_config = ConfigDict(frozen=True)
+
+    objective_s: float = 300.0
+    """Time that its jobs may wait."""
+    cold_start_s: float = 900.0
+    """Usual time from no pool to a ready one."""
 
 
 class Batching(BaseModel):
@@ -216,6 +248,8 @@ class ModelSpec(BaseModel):
     batching: Batching = Batching()
     """Batching as the pools' settings have it, and `sizes`."""
     sizes: Sizes = Sizes()
+    aim: Aim = Aim()
+    """Aims as the pools' settings have them."""
     sound_hz: int | None = Field(default=None, gt=0)
     """Samples a second of the sound that its videos have; `null`: they have none."""
     read_pixels: Mapping[str, int] = Field(default_factory=dict)
@@ -234,6 +268,8 @@ class ModelSpec(BaseModel):
     """Names that an entry of the request's `control` may have; empty: it takes none."""
     upscalers: Mapping[str, Upscaler] = Field(default_factory=dict)
     """Names that the request's `upscale` may have; empty: it takes none."""
+    enlargers: Mapping[str, Enlarger] = Field(default_factory=dict)
+    """Networks that enlarge the model's own latents between the passes of hires fix, by name."""
     lora_pages: int = Field(default=0, ge=0)
     """Pages of adapters that one image may have at the most (`models.spec.lora`); 0: the model's
     pools take no adapters."""
@@ -246,20 +282,55 @@ class ModelSpec(BaseModel):
     """Models that its pools serve beside it."""
     runs_on: str = ""
     """Model whose pools serve this one; empty: it has pools of its own."""
+    version: str = ""
+    """Model that an alias of this name has drawn for a request; empty: the name is its own."""
     fixed_loras: tuple[RequestedLora, ...] = ()
     """Adapters that every image of it has."""
     bucket_fields: tuple[str, ...]
     """Request fields that shape the compiled program: equal values may share a batch."""
     fingerprint: str
     """Changes whenever the weights or configs do."""
+    config_digest: str = Field("", exclude=True)
+    """Changes whenever the configs do, which programs depend on. Of a worker alone."""
+
+    @model_serializer(mode="wrap")
+    def _for_versions(
+        self, write: SerializerFunctionWrapHandler, info: SerializationInfo
+    ) -> dict[str, Any]:
+        """Write presets twice: all, and for a last release that reads no plans as it knows them."""
+        written: dict[str, Any] = write(self)
+        if info.mode == "json":
+            written[ALL_QUALITIES] = written["qualities"]
+            written["qualities"] = as_once(written["qualities"])
+        return written
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_this_version(cls, said: Any) -> Any:
+        """Read the presets of a version that writes all of them apart."""
+        if isinstance(said, Mapping) and ALL_QUALITIES in said:
+            return {**said, "qualities": said[ALL_QUALITIES]}
+        return said
 
     @model_validator(mode="after")
-    def _serves_hires(self) -> ModelSpec:
-        """Add hires fix, which is two of the tasks in a row."""
-        begins = "strength" in self.fields and self.strength_needs == "image"
-        if REDRAWING in self.tasks and begins and HIRES not in self.fields:
+    def _serves_hires(self, info: ValidationInfo) -> ModelSpec:
+        """Add hires fix, which is two of the tasks in a row.
+
+        Not to a spec that is read: an older pool that has registered it would ignore the field.
+        """
+        if info.mode != "json" and self.hires_upscalers and HIRES not in self.fields:
             object.__setattr__(self, "fields", self.fields | {HIRES})
         return self
+
+    @property
+    def hires_upscalers(self) -> tuple[str, ...]:
+        """Upscalers between the passes of hires fix, the default first; empty: it has none.
+
+        Those of images, where it draws from one with a strength, and of its own latents.
+        """
+        begins = "strength" in self.fields and self.strength_needs == "image"
+        redraws = REDRAWING in self.tasks and begins
+        return (*self.enlargers, *(BUILT_IN + tuple(sorted(self.upscalers)) if redraws else ()))
 
     @property
     def quality_names(self) -> tuple[str, ...]:
@@ -275,6 +346,33 @@ class ModelSpec(BaseModel):
     def queue(self) -> str:
         """Name of the model in whose queue its jobs wait."""
         return self.runs_on or self.name
+
+    @property
+    def line(self) -> str:
+        """Name that the versions of its queue's model have in common: `flux-dev` of `flux-dev@r2`.
+
+        An adapter for it is one for each of them.
+        """
+        return line_of(self.queue)
+
+    def takes(self, lora: Lora) -> bool:
+        """Return whether an adapter is for this model."""
+        return lora.model in (self.queue, self.line)
+
+    def reads_alike(self, other: ModelSpec) -> bool:
+        """Return whether a resolved request means the same for another model.
+
+        True of versions that differ in weights, and in defaults, which it has filled in.
+        """
+        return _reading(self) == _reading(other)
+
+    def as_alias(self, name: str) -> ModelSpec:
+        """Return the spec of an alias for a request that this model serves.
+
+        Adapters are listed with the model alone, as those of variants.
+        """
+        update = {"name": name, "version": self.name, "runs_on": self.queue}
+        return self.model_copy(update={**update, "derived": (), "loras": {}})
 
     def variants(self) -> Iterator[ModelSpec]:
         """Yield the specs of the models that its pools serve beside it.
@@ -299,6 +397,18 @@ class ModelSpec(BaseModel):
                     "fixed_loras": one.loras,
                 }
             )
+
+    def wrong_shape(self, path: str, width: int, height: int) -> str | None:
+        """Return why the model cannot read an image of that size; None: it can.
+
+        Args:
+            path: of the image in the request.
+        """
+        (short, long), field = sorted((width, height)), field_of(path)
+        least, ratio = self.least_side_px.get(field, 0), self.most_ratio.get(field, long)
+        if short < least:
+            return f"must be at least {least} pixels wide and high"
+        return f"must be at most {ratio} times as long as wide" if long > ratio * short else None
 
     def defaults_for(self, task: Task) -> dict[str, Any]:
         """The defaults of a request for that task."""
@@ -346,6 +456,22 @@ class ModelSpec(BaseModel):
         if self.strength_needs == "mask_image" and "mask_image" in request:
             return {**self.read_pixels, "image": _pixels(fields)}
         return self.read_pixels
+
+
+OF_ONE_VERSION = {
+    *("name", "version", "runs_on", "derived", "fingerprint"),
+    *("defaults", "task_defaults", "loras", "batching"),
+}
+"""Fields that say nothing of how a resolved request is read."""
+
+
+def _reading(spec: ModelSpec) -> dict[str, Any]:
+    return spec.model_dump(exclude=OF_ONE_VERSION)
+
+
+def line_of(model: str) -> str:
+    """Return the name that versions of a model have in common: what comes before the `@`."""
+    return model.partition(VERSION_MARK)[0]
 
 
 def _pixels(fields: Mapping[str, Any]) -> int:

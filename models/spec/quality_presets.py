@@ -3,7 +3,7 @@
 `exact` is the reference's image and is always there. A preset is a frozen value of levers, each
 of which stands for itself. Steps outside the interval of guidance run without the negative prompt;
 steps of which little would change take over the last one's work; matrix products have weights of 8
-bits, with exact activations or with rounded ones.
+bits, with exact activations or with rounded ones; the first steps draw a smaller image.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
+
+from models.spec.frozen import Frozen
+from models.spec.step_plan import PlannedCache, Weights
 
 EXACT = "exact"
 """The preset without any lever."""
@@ -28,11 +31,17 @@ OF_EIGHT_BITS: Mapping[EightBitProducts, str] = MappingProxyType(
 )
 """The presets with that lever alone."""
 
-CacheKind = Literal["first-block", "teacache"]
-Lever = Literal["guidance", "step_cache", "eight_bit"]
-LEVERS: frozenset[Lever] = frozenset({"guidance", "step_cache", "eight_bit"})
+SignalKind = Literal["first-block", "teacache"]
+CacheKind = Literal["first-block", "teacache", "planned"]
+Lever = Literal["guidance", "step_cache", "planned_cache", "eight_bit", "progressive"]
+"""Field of a preset; of a step cache by a plan, which families have without one by a signal, too,
+`planned_cache`."""
+CACHES: frozenset[Lever] = frozenset({"step_cache", "planned_cache"})
+LEVERS: frozenset[Lever] = frozenset({"guidance", "eight_bit", "progressive", *CACHES})
+FIELDS = frozenset({"guidance", "step_cache", "eight_bit", "progressive"})
+"""Fields of a preset that change the image."""
 
-THRESHOLD, COEFFICIENTS = "cache_threshold", "cache_coefficients"
+THRESHOLD, COEFFICIENTS, WEIGHTS = "cache_threshold", "cache_coefficients", "cache_weights"
 """Values of a step that has a cache; `models.nn.layers.step_cache` reads them."""
 
 LONGEST_NAME = 200
@@ -40,14 +49,6 @@ LONGEST_NAME = 200
 
 DEGREES = 5
 """Coefficients of a rescaling, the constant among them."""
-
-
-class Frozen(BaseModel):
-    """Base of parts of presets: frozen, without unknown keys."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
-    )
 
 
 class GuidanceInterval(Frozen):
@@ -73,7 +74,7 @@ class GuidanceInterval(Frozen):
 
 
 class StepCache(Frozen):
-    """Step cache: when a step reuses what the last whole one added to the tokens.
+    """Step cache by a signal: when a step reuses what the last whole one added to the tokens.
 
     `first-block`: where what the first block adds has changed by less than the threshold since
     the last whole step, relative and in the mean. `teacache`: where what goes into the first
@@ -82,7 +83,7 @@ class StepCache(Frozen):
     Source: Cheng 2024 (ParaAttention, first block cache); Liu et al. 2024 (TeaCache), eq. 4 to 7.
     """
 
-    kind: CacheKind
+    kind: SignalKind
     """Signal that the change is measured by."""
     threshold: float = Field(gt=0)
     """Change below which a step takes over what the last whole one added; larger is faster and
@@ -92,9 +93,36 @@ class StepCache(Frozen):
     first; fitted to one network."""
 
 
+class Progressive(Frozen):
+    """Size that grows: the first steps draw a smaller image, and the others go on from that.
+
+    Where a request has images or hires fix, all steps have its size.
+    """
+
+    scale: float = Field(gt=0, lt=1)
+    """Scale of both sides in the first steps, rounded to what the model draws."""
+    until: float = Field(gt=0, lt=1)
+    """Share of the steps that are smaller."""
+
+
 def _in_full(eight_bit: object) -> object:
     """Convert true and false, whose meaning dates from before weights could be rounded alone."""
     return {True: "w8a8", False: None}[eight_bit] if isinstance(eight_bit, bool) else eight_bit
+
+
+class Measured(Frozen):
+    """Figures of a preset over a calibration set, against exact images of the same requests."""
+
+    steps: int = Field(ge=1)
+    """Denoising steps of each image."""
+    images: int = Field(ge=1)
+    """Number of images, each of a prompt and a seed of its own."""
+    worst_db: float
+    """PSNR of the image that is farthest from its exact one."""
+    operations: float = Field(gt=0)
+    """Operations of the steps, as a share of exact ones."""
+    time: float = Field(gt=0)
+    """Time of the steps, as a share of exact ones', by the median: on the devices that measured."""
 
 
 class Quality(Frozen):
@@ -102,37 +130,55 @@ class Quality(Frozen):
 
     guidance: GuidanceInterval | None = None
     """The steps that are guided; null: all."""
-    step_cache: StepCache | None = None
+    step_cache: Annotated[StepCache | PlannedCache, Field(discriminator="kind")] | None = None
     """Null: every step runs whole."""
     eight_bit: Annotated[EightBitProducts | None, BeforeValidator(_in_full)] = None
     """Precision of the blocks' matrix products: 8 bits of the weights alone (`w8a16`) or of
     activations, too (`w8a8`); int8 or, where the chip has them and no faster int8, floats. Null:
     exact."""
+    progressive: Progressive | None = None
+    """The first steps, which draw a smaller image; null: all have the image's size."""
     psnr_db: float | None = None
     """Median PSNR of its images against those of exact, where somebody has measured it: `about`
     says what was measured."""
+    measured: Measured | None = None
+    """Further figures, where `atelier calibrate` has measured them."""
     about: str = ""
     """Notes for operators and clients, such as how `psnr_db` was measured."""
 
     @property
     def levers(self) -> frozenset[Lever]:
         """Levers that are set."""
-        return frozenset(lever for lever in LEVERS if getattr(self, lever))
+        cache: Lever = "planned_cache" if self.depth else "step_cache"
+        pulled: dict[Lever, Any] = {
+            "guidance": self.guidance,
+            cache: self.step_cache,
+            "eight_bit": self.eight_bit,
+            "progressive": self.progressive,
+        }
+        return frozenset(lever for lever, how in pulled.items() if how)
 
     def only(self, levers: Collection[Lever]) -> Quality:
         """Return the preset with only these levers."""
-        return Quality(**{lever: getattr(self, lever) for lever in self.levers & set(levers)})
+        fields = {"step_cache" if lever in CACHES else lever for lever in self.levers & set(levers)}
+        return Quality(**{name: getattr(self, name) for name in fields})
 
     @property
     def key(self) -> str:
-        """Equal for rows that may share batches: thresholds are each row's own."""
-        levers = "+".join(lever for lever in (self.eight_bit, self.cache) if lever)
+        """Equal for rows that may share batches: thresholds and plans are each row's own."""
+        cache = f"{self.cache}-{self.depth}" if self.depth > 1 else self.cache
+        levers = "+".join(lever for lever in (self.eight_bit, cache) if lever)
         return ",".join(part for part in ("guided in part" * bool(self.guidance), levers) if part)
 
     @property
     def cache(self) -> CacheKind | None:
         """The kind of the step cache."""
         return self.step_cache.kind if self.step_cache else None
+
+    @property
+    def depth(self) -> int:
+        """Number of whole steps that a plan looks back to; 0: there is none."""
+        return self.step_cache.depth if isinstance(self.step_cache, PlannedCache) else 0
 
     def guided(self, steps: int) -> list[bool]:
         """Return for each step whether it is guided where the request has guidance at all."""
@@ -144,11 +190,22 @@ class Quality(Frozen):
         The first, the last, and those where the phase turns run whole, since what was kept is
         another network's or another prompt's then.
         """
-        if self.step_cache is None or not phases:
+        if not isinstance(self.step_cache, StepCache):
             return [0.0] * len(phases)
-        turns = [False, *(a != b for a, b in itertools.pairwise(phases))]
+        turns = self.turns(phases)
         loose = [not turned and 0 < i < len(phases) - 1 for i, turned in enumerate(turns)]
         return [self.step_cache.threshold if may else 0.0 for may in loose]
+
+    def weights(self, phases: Sequence[Hashable]) -> list[Weights]:
+        """Return the weights by which each step estimates what it leaves out; where none: ()."""
+        if not isinstance(self.step_cache, PlannedCache):
+            return [()] * len(phases)
+        return self.step_cache.weights(self.turns(phases))
+
+    @staticmethod
+    def turns(phases: Sequence[Hashable]) -> list[bool]:
+        """Return for each step whether it is of another phase than the one before."""
+        return [False, *(a != b for a, b in itertools.pairwise(phases))][: len(phases)]
 
 
 PRESETS: Mapping[str, Quality] = MappingProxyType(
@@ -202,3 +259,20 @@ def presets(
             raise ValueError(f"quality.{EXACT} is the reference's own image: name it otherwise")
         found[name] = preset
     return found
+
+
+NEWER = frozenset({"measured", "progressive"})
+"""Fields of a written preset that the last release cannot read."""
+
+
+def as_once(presets: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return written presets as a release knows them that has neither plans nor their figures.
+
+    Nor sizes that grow.
+    """
+    return {
+        name: {key: value for key, value in preset.items() if key not in NEWER}
+        for name, preset in presets.items()
+        if (preset.get("step_cache") or {}).get("kind") != "planned"
+        and not preset.get("progressive")
+    }

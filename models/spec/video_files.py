@@ -93,6 +93,11 @@ def frames(data: bytes, max_pixels: int | None = None) -> Iterator[Image.Image]:
         raise ImageFileError(f"is broken and cannot be decoded ({type(error).__name__})") from error
 
 
+def is_video(data: bytes) -> bool:
+    """Return whether a file begins as one of the containers that are read."""
+    return _container(data) is not None
+
+
 def _container(data: bytes) -> Container | None:
     """Return the container that a file begins as; None: neither of those."""
     if data[4:8] == b"ftyp":

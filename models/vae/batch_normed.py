@@ -13,9 +13,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from models.checkpoint.key_mapping import Renames, layer_renames
 from models.nn.attention.attention import CrossAttention
+from models.vae import key_mapping
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
+from models.vae.original_keys import vae_renames
 from models.vae.sharded import over_positions
 
 DOWN, UP = ("DownEncoderBlock2D",) * 4, ("UpDecoderBlock2D",) * 4
@@ -108,3 +111,15 @@ STATISTICS = (
     (r"bn\.num_batches_tracked", ""),
 )
 """Names of the statistics, in diffusers' checkpoints and in the authors' own."""
+RENAMES: Renames = (*STATISTICS, *key_mapping.RENAMES)
+"""Names of the autoencoder's arrays in diffusers' checkpoints."""
+
+
+def authors_renames(config: BatchNormedVaeConfig) -> Renames:
+    """Return the authors' names of the autoencoder's arrays, which single files have."""
+    return (
+        *STATISTICS,
+        *layer_renames({r"(?:encoder\.)?quant_conv": "quant_conv"}),
+        *layer_renames({r"(?:decoder\.)?post_quant_conv": "post_quant_conv"}),
+        *vae_renames(config),
+    )

@@ -27,7 +27,7 @@ class LatentImagePipeline(PackedLatentPipeline[Networks]):
 
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:
         """Decode the latents by the VAE."""
-        latents = self.unpack(row["latents"], *row["grid"].shape[:2])
+        latents = self.unpacked(row, row["latents"])
         latents = latents / self.vae_config.scaling_factor + (self.vae_config.shift_factor or 0)
         return to_uint8(self._vae(weights).decode(latents[None].astype(self.dtype))[0])
 

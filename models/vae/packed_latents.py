@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -11,8 +12,11 @@ from jaxtyping import Array, Float
 from models.interface.denoising_pipeline import DenoisingPipeline, Networks
 from models.interface.images import to_uint8
 from models.interface.pipeline import PyTree, RequestError
+from models.interface.token_buckets import grid_of
 from models.spec.model_spec import ModelSpec
 from models.vae.config import Tiling
+from models.vae.patches import PATCH
+from models.vae.references import reference_latents
 from models.vae.tiled import tiled
 
 
@@ -20,7 +24,7 @@ class PackedLatentPipeline(DenoisingPipeline[Networks]):
     """Part of a family's pipeline that its autoencoder makes: the networks `vae` and `preview`.
 
     A row has latents and denoised [tokens, patch], and grid [h, w], the shape of the VAE's latents
-    as an array without values.
+    as an array without values; or as of `models.interface.token_buckets`.
 
     Args:
         dtype: that the networks compute in.
@@ -49,14 +53,31 @@ class PackedLatentPipeline(DenoisingPipeline[Networks]):
             noise: None: the posterior's mean.
         """
 
+    def references(
+        self,
+        weights: Networks,
+        inputs: Mapping[str, jax.Array],
+        pack: Callable[[Float[Array, "h w c"]], Float[Array, "tokens patch"]],
+    ) -> dict[str, Any]:
+        """Part of a row, as of `reference_latents`: references are the posterior's means."""
+        return reference_latents(
+            inputs, lambda pixels: self.encode_image(weights, pixels, None), pack
+        )
+
     def preview(self, weights: Networks, row: PyTree) -> jax.Array:
         """Decode the estimate of the clean latents by a linear map."""
-        latents = self.unpack(row["denoised"], *row["grid"].shape[:2])
+        latents = self.unpacked(row, row["denoised"])
         return to_uint8(self.network(weights, "preview")(latents))
 
     def spatial(self, row: PyTree) -> Float[Array, "h w c"]:
         """Unpack a row's latents."""
-        return self.unpack(row["latents"], *row["grid"].shape[:2])
+        return self.unpacked(row, row["latents"])
+
+    def unpacked(self, row: PyTree, packed: Float[Array, "tokens patch"]) -> Float[Array, "h w c"]:
+        """Unpack tokens of a row, without what its bucket of tokens has padded."""
+        h, w = grid_of(row)
+        own = h * w // PATCH**2
+        return self.unpack(packed[:own] if len(packed) > own else packed, h, w)
 
     def grid_of(self, *, width: int, height: int) -> tuple[int, int]:
         """Rows and columns of the VAE's latents. Raises: RequestError for a size between two."""

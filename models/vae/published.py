@@ -1,4 +1,4 @@
-"""Published autoencoders that several families have, as their config files say."""
+"""Published autoencoders of images and single frames, as their config files say."""
 
 from __future__ import annotations
 
@@ -19,3 +19,28 @@ FLUX_1: Mapping[str, Any] = {
     "use_post_quant_conv": False,
 }
 """Autoencoder of 16 channels, the first that had as many."""
+
+FLUX_2: Mapping[str, Any] = {
+    "down_block_types": ["DownEncoderBlock2D"] * 4,
+    "up_block_types": ["UpDecoderBlock2D"] * 4,
+    "block_out_channels": [128, 256, 512, 512],
+    "layers_per_block": 2,
+    "latent_channels": 32,
+    "norm_num_groups": 32,
+    "sample_size": 1024,
+    "use_quant_conv": True,
+    "use_post_quant_conv": True,
+    "batch_norm_eps": 0.0001,
+    "patch_size": [2, 2],
+}
+"""Autoencoder of 32 channels whose packed latents are normed by channel."""
+
+WAN_2_1: Mapping[str, Any] = {
+    "base_dim": 96,
+    "z_dim": 16,
+    "dim_mult": [1, 2, 4, 4],
+    "num_res_blocks": 2,
+    "attn_scales": [],
+    "temperal_downsample": [False, True, True],
+}
+"""Video autoencoder of Wan 2.1, which Qwen-Image has, too."""

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from PIL import Image
 
+from models.interface.images import open_image
 from models.interface.pipeline import PyTree
 from models.spec.request_images import listed_paths
 from models.vae.patches import PATCH
@@ -26,6 +28,14 @@ Grid = tuple[int, int]
 def reference_paths(images: Mapping[str, bytes]) -> list[str]:
     """Return the paths of a request's references, in their order."""
     return [*([IMAGE] if IMAGE in images else []), *listed_paths(images, FURTHER)]
+
+
+def open_references(images: Mapping[str, bytes]) -> dict[str, Image.Image]:
+    """Return a request's references by their paths, in their order.
+
+    Raises: RequestError: an image that cannot be read.
+    """
+    return {path: open_image(images[path], path) for path in reference_paths(images)}
 
 
 def inputs_of(references: Sequence[np.ndarray]) -> dict[str, np.ndarray]:

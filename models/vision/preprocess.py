@@ -20,9 +20,37 @@ from PIL import Image
 from models.checkpoint.folder import CheckpointError
 
 FILE = "preprocessor_config.json"
+PROCESSOR_FILE, NESTED = "processor_config.json", "image_processor"
+"""File of a whole processor, and its key for images, which transformers 5 writes instead."""
 
 Size = int | tuple[int, int]
 """The shorter side, or height and width; in pixels."""
+
+
+def read_preprocessor(folder: Path) -> dict[str, Any]:
+    """Read what a folder says of its images: nested in a processor's config, or in its own file.
+
+    Raises: CheckpointError: there is none in it, or it is not readable as JSON.
+
+    Source: transformers image_processing_base.py, get_image_processor_dict, for the order.
+    """
+    found = (_read_json(folder / PROCESSOR_FILE) or {}).get(NESTED)
+    if found is None:
+        found = _read_json(folder / FILE)
+    if found is None:
+        raise CheckpointError(f"{folder}: no {FILE} in it")
+    return dict(found)
+
+
+def _read_json(file: Path) -> dict[str, Any] | None:
+    """Return what a file holds; None: it is not there. Raises: CheckpointError."""
+    try:
+        found: dict[str, Any] = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"{file}: not valid JSON ({error})") from error
+    return found
 
 
 @dataclass(frozen=True)
@@ -88,12 +116,7 @@ class ClipPreprocessor:
             CheckpointError: no `preprocessor_config.json` in it, or not readable as JSON.
             ValueError: a value that is not served, by name.
         """
-        try:
-            return (default or cls()).changed(json.loads((folder / FILE).read_bytes()))
-        except FileNotFoundError as error:
-            raise CheckpointError(f"{folder}: no {FILE} in it") from error
-        except json.JSONDecodeError as error:
-            raise CheckpointError(f"{folder / FILE}: not valid JSON ({error})") from error
+        return (default or cls()).changed(read_preprocessor(folder))
 
     def __call__(self, picture: Image.Image) -> Float[np.ndarray, "height width 3"]:
         """Float32 pixels of an RGB image."""

@@ -5,7 +5,6 @@ By Pillow and NumPy alone. Source: transformers image_processing_pil_qwen2_vl.py
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,8 +15,7 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
-from models.checkpoint.folder import CheckpointError
-from models.vision.preprocess import FILE, ClipPreprocessor
+from models.vision.preprocess import FILE, ClipPreprocessor, read_preprocessor
 
 MOST_RATIO = 200
 """Most that an image may be as long as wide."""
@@ -44,12 +42,7 @@ class QwenPreprocessor:
             CheckpointError: no `preprocessor_config.json` in it, or not readable as JSON.
             ValueError: a value that is not served, by name.
         """
-        try:
-            return cls.from_dict(json.loads((folder / FILE).read_bytes()))
-        except FileNotFoundError as error:
-            raise CheckpointError(f"{folder}: no {FILE} in it") from error
-        except json.JSONDecodeError as error:
-            raise CheckpointError(f"{folder / FILE}: not valid JSON ({error})") from error
+        return cls.from_dict(read_preprocessor(folder))
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> QwenPreprocessor:

@@ -37,6 +37,8 @@ _NORMS: Fused = {
     "blocks.{}.norm3": ("blocks.{}.norm2",),
     "img_emb.proj.0": (f"{_CONDITIONS}.image_embedder.norm1",),
     "img_emb.proj.4": (f"{_CONDITIONS}.image_embedder.norm2",),
+    "face_adapter.fuser_blocks.{}.q_norm": ("face_adapter.{}.norm_q",),
+    "face_adapter.fuser_blocks.{}.k_norm": ("face_adapter.{}.norm_k",),
 }
 
 
@@ -58,7 +60,9 @@ LAYERS: Fused = {
     "face_adapter.fuser_blocks.{}.linear1_kv": ("face_adapter.{}.to_k", "face_adapter.{}.to_v"),
     "face_adapter.fuser_blocks.{}.linear2": ("face_adapter.{}.to_out",),
 }
-_EMBEDDINGS: Fused = {name: (name,) for name in ("patch_embedding", "vace_patch_embedding")}
+_EMBEDDINGS: Fused = {
+    name: (name,) for name in ("patch_embedding", "vace_patch_embedding", "pose_patch_embedding")
+}
 _ALL: Fused = {**_EMBEDDINGS, **LAYERS, **_NORMS, **_control(_NORMS)}
 
 AUTHORS_RENAMES: Renames = (
@@ -67,4 +71,5 @@ AUTHORS_RENAMES: Renames = (
     (r"vace_blocks\.(\d+)\.modulation", r"control_blocks.scale_shift_table[\1]"),
     (r"head\.modulation", "scale_shift_table"),
     (r"img_emb\.emb_pos", "image_in.positions"),
+    (r"(?:motion|face)_encoder\..+", ""),  # a network of its own
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from models.interface.pipeline import RequestError
 from models.sampling.torch_rng import TorchGenerator
@@ -76,6 +77,32 @@ class Grid:
             raise RequestError("num_frames", f"must be at most {self.max_frames}")
         frames = (request.num_frames - 1) // self.frame + 1
         return frames, request.height // self.pixel, request.width // self.pixel
+
+
+def tokens_of(sizes: tuple[int, ...], patch: tuple[int, ...]) -> int:
+    """Return the number of patches in latents of these sizes."""
+    return math.prod(size // of for size, of in zip(sizes, patch, strict=True))
+
+
+def patches(latents: Float[np.ndarray, "f h w c"], patch: tuple[int, ...]) -> np.ndarray:
+    """Return the patches of latents as a video that has them one behind the other, as tokens are.
+
+    Of a patch's height and width, on the host: what is of another size has the same shape then.
+    """
+    counts = [size // of for size, of in zip(latents.shape, patch, strict=False)]
+    axes = [number for pair in zip(counts, patch, strict=True) for number in pair]
+    apart = latents.reshape(*axes, -1).transpose(0, 2, 4, 1, 3, 5, 6)
+    return apart.reshape(-1, *patch[1:], latents.shape[-1])
+
+
+def without_patches(
+    video: Float[Array, "patches rows columns c"], sizes: tuple[int, ...], patch: tuple[int, ...]
+) -> Float[Array, "f h w c"]:
+    """The inverse of `patches`, of a video that may have padding behind them."""
+    counts = [size // of for size, of in zip(sizes, patch, strict=True)]
+    own = video[: math.prod(counts) * patch[0]]
+    apart = own.reshape(*counts, *patch, -1).transpose(0, 3, 1, 4, 2, 5, 6)
+    return apart.reshape(*sizes, -1)
 
 
 def draw_noise(

@@ -18,6 +18,7 @@ from jax.typing import DTypeLike
 from models.checkpoint.folder import read_config, read_scheduler
 from models.checkpoint.safetensors import ComponentFiles
 from models.interface.apply_presets import with_presets
+from models.interface.token_buckets import with_token_buckets
 from models.loading.abstract import abstract_module
 from models.loading.preview import abstract_preview, flat_frame_encoder
 from models.loading.sources import AS_IT_IS, Reading
@@ -32,6 +33,7 @@ from models.vision import clip
 from models.vision.preprocess import ClipPreprocessor
 from models.wan import single_file
 from models.wan.animate import AnimateTransformer
+from models.wan.animate_config import AnimateConfig
 from models.wan.animate_pipeline import AnimatePipeline
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.experts import must_swap
@@ -55,8 +57,10 @@ COMPONENTS: Mapping[str, tuple[str, loader.Renames]] = {
     "face_encoder": ("transformer", FACE_RENAMES),
 }
 """Network → its folder in the checkpoint, and its names there."""
-Places = Mapping[str, tuple[Path | ComponentFiles, loader.Renames]]
-"""Network → where its arrays lie, and their names there."""
+Place = tuple[Path | ComponentFiles, loader.Renames]
+"""Files of a network's arrays, and the arrays' names there."""
+Places = Mapping[str, Place]
+"""Network → its place."""
 
 
 def load(
@@ -77,7 +81,8 @@ def load(
         defaults: of request fields, by the operator; they go before the checkpoint's own.
         swap_experts: whether two experts stay on the host, for the engine to bring them to the
             device by turns; None: only where the device does not hold both.
-        file: holds the transformer's weights; the folder's are not read then.
+        file: holds the transformer's weights, and with Animate the encoder's of faces; the folder's
+            are not read then.
         reading: where the arrays go, and what the networks compute in.
 
     Raises:
@@ -89,13 +94,15 @@ def load(
     checkpoint = WanCheckpoint.read(folder)
     scheduler = _unshifted_scheduler(folder)
     check_tiling(reading.vae_tiling, checkpoint.vae.downsampling)
-    if checkpoint.animates and file is not None:
-        raise ValueError(f"{file}: Animate is read from folders in diffusers' layout alone")
-    places = _places(folder, file, tuple(checkpoint.transformers))
+    places = _places(folder, file, checkpoint)
     networks = _load_networks(checkpoint, places, dtype, swap_experts, reading)
     pictured = checkpoint.image_encoder is not None
     sources = (folder,) if file is None else (folder, file)
     spec = make_spec(name, sources, checkpoint, defaults or {})
+    from_noise = "text-to-video" in checkpoint.tasks and not checkpoint.reads_control
+    if reading.token_buckets and not from_noise:
+        raise ValueError("token_buckets: videos of this model begin with images, of one size each")
+    spec = with_token_buckets(spec, reading.token_buckets)
     return pipeline_of(checkpoint)(
         with_presets(spec, folder, LEVERS, reading.qualities, reading.eight_bit),
         checkpoint,
@@ -194,19 +201,25 @@ def _swaps(networks: WanNetworks) -> bool:
     return must_swap([size for size in experts if size], sum(sizes.values()), limit)
 
 
-def _places(folder: Path, file: Path | None, transformers: tuple[str, ...]) -> Places:
+def _places(folder: Path, file: Path | None, checkpoint: WanCheckpoint) -> Places:
     """Return where each network's arrays lie. Raises: CheckpointError: not a file of Wan's."""
-    own = {name: (folder / component, names) for name, (component, names) in COMPONENTS.items()}
+    own: dict[str, Place] = {
+        name: (folder / component, names) for name, (component, names) in COMPONENTS.items()
+    }
     if file is None:
         return own
-    return {**own, transformers[0]: single_file.transformer(file, len(transformers))}
+    transformers = tuple(checkpoint.transformers)
+    own[transformers[0]] = single_file.transformer(file, len(transformers))
+    if isinstance(checkpoint.transformer, AnimateConfig):
+        own["face_encoder"] = single_file.face_encoder(file, checkpoint.transformer)
+    return own
 
 
 def _load_part(
     reading: Reading,
     part: str,
     modules: tuple[Any, Any],
-    place: tuple[Path | ComponentFiles, loader.Renames],
+    place: Place,
 ) -> Any:
     if modules[0] is None:
         return None

@@ -25,14 +25,16 @@ from models.nn.layers import padded_tokens
 from models.nn.layers.activations import tanh_gelu
 from models.nn.layers.convolution import convolved
 from models.nn.layers.embeddings import ConditionMLP, sinusoid
-from models.nn.layers.norms import LayerNorm, RMSNorm, layer_norm
+from models.nn.layers.norms import LayerNorm, RMSNorm
 from models.nn.layers.padded_tokens import Positions
 from models.nn.layers.parameterised import Conv, activated, conv, from_heads, linear, to_heads
 from models.nn.layers.rope import RopeTable, apply_rope, grid_rope_table
+from models.nn.layers.row_grids import RowGrids
 from models.nn.layers.scanned import scan, stack
 from models.nn.layers.step_cache import CachedStep, Entered
 from models.parallel.placement import split
 from models.wan.config import WanConfig
+from models.wan.modulation import gated, modulate, modulation, modulation_table
 
 Tokens = Float[Array, "batch tokens width"]
 Video = Float[Array, "batch frames rows columns channels"]
@@ -327,15 +329,36 @@ class WanTransformer(nnx.Module):
         run = self._run if cache is None else partial(self._cached, cache)
         return self.leave(inside, run(inside.x, inside.context, inside.positions))
 
+    def of_patches(
+        self,
+        latents: Video,
+        timestep: Float[Array, " batch"],
+        prompt_embeds: Float[Array, "batch text_tokens text_dim"],
+        grids: RowGrids,
+    ) -> Float[Array, "batch frames rows columns out_channels"]:
+        """Velocity of latents that are patches in a row, with padding behind them.
+
+        Args:
+            grids: of the rows' own patches.
+        """
+        inside = self.enter(latents, timestep, prompt_embeds, None, grids)
+        return self.leave(inside, self._run(inside.x, inside.context, inside.positions))
+
     def enter(
         self,
         latents: Video,
         timestep: Float[Array, " batch *tokens"],
         prompt_embeds: Float[Array, "batch text_tokens text_dim"],
         image_embeds: Float[Array, "batch image_tokens image_dim"] | None,
+        grids: RowGrids | None = None,
     ) -> Inside:
         """Make tokens of a step's inputs. Raises: ValueError: as a call does."""
-        grid = self._grid(latents.shape[1:4])
+        if grids is None:
+            grid = self._grid(latents.shape[1:4])
+            positions = self.positions(grid)
+        else:
+            grid = (grids.tokens, 1, 1)
+            positions = grids.positions(self.config.axes_dims_rope)
         context = self.context(prompt_embeds.astype(self.patches_in.kernel.dtype), image_embeds)
         time = self.time(timestep)
         if timestep.ndim > 1:
@@ -343,7 +366,7 @@ class WanTransformer(nnx.Module):
         condition = self.time_modulation(jax.nn.silu(time))
         condition = condition.reshape(*time.shape[:2], 6, -1)
         x = self.tokens(self.patches_in, latents)
-        return Inside(x, time, BlockContext(context, condition), self.positions(grid), grid)
+        return Inside(x, time, BlockContext(context, condition), positions, grid)
 
     def tokens(self, patches_in: Conv, video: Video) -> Tokens:
         """Return a video's patches as padded tokens."""
@@ -382,9 +405,8 @@ class WanTransformer(nnx.Module):
     def _cached(
         self, cache: CachedStep, x: Tokens, context: BlockContext, positions: Positions
     ) -> Tokens:
-        first = 1 if cache.kind == "first-block" else 0
-        x, signal = self.signal(x, context, positions, first)
-        between = (first, self.depth)
+        x, signal = self.signal(x, context, positions, cache.first)
+        between = (cache.first, self.depth)
         return cache.run(
             Entered(x, x, signal),
             context,
@@ -443,40 +465,6 @@ class WanTransformer(nnx.Module):
         return tuple(
             size // patch for size, patch in zip(sizes, self.config.patch_size, strict=True)
         )
-
-
-def modulation_table(count: int, width: int, rngs: nnx.Rngs) -> nnx.Param:
-    """`count` learned vectors, the modulation at a condition of zero; always float32."""
-    vectors = jax.random.normal(rngs.params(), (1, count, width), jnp.float32)
-    return nnx.Param(vectors / width**0.5, axes=(None, None, "embed"))
-
-
-def modulation(
-    table: nnx.Param, condition: Float[Array, "batch times count width"]
-) -> list[Float[Array, "batch times width"]]:
-    """The vectors of the table moved by the condition's, float32.
-
-    Source: Peebles and Xie 2022 (DiT), section 3.2, adaLN; Chen et al. 2023 (PixArt-α), section
-    2.3, for the shared linear.
-    """
-    vectors = table[...] + condition.astype(jnp.float32)
-    return [vectors[:, :, index] for index in range(table.shape[1])]
-
-
-def modulate(
-    x: Tokens,
-    shift: Float[Array, "batch times width"],
-    scale: Float[Array, "batch times width"],
-    epsilon: float,
-) -> Tokens:
-    """Adaptive layer norm in float32, in the dtype of `x`; times are 1 or the tokens."""
-    normed = layer_norm(x.astype(jnp.float32), epsilon)
-    return (normed * (1 + scale) + shift).astype(x.dtype)
-
-
-def gated(x: Tokens, update: Tokens, gate: Float[Array, "batch times width"]) -> Tokens:
-    """Compute x + gate · update, added in float32."""
-    return (x.astype(jnp.float32) + update.astype(jnp.float32) * gate).astype(x.dtype)
 
 
 def unpatch(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from models.interface.apply_presets import quality_of
 from models.interface.denoising_pipeline import DenoisingPipeline, Draft
 from models.interface.idle_options import idle_options
 from models.interface.images import to_frames
@@ -18,9 +19,12 @@ from models.interface.pipeline import Fields, PyTree
 from models.interface.request import read_request
 from models.interface.solver_step import first_history, solver_key
 from models.interface.step_program import StepProgram
+from models.interface.token_buckets import EXTENT, buckets_of, grid_of, padded_to, size_inputs
+from models.nn.layers.row_grids import RowGrids
 from models.nn.layers.step_cache import CachedStep, initial_cache
 from models.parallel.dtypes import used_dtype
 from models.sampling.base import Plan, Scheduler
+from models.sampling.solver import Solver
 from models.sampling.torch_rng import TorchGenerator
 from models.spec.model_spec import ModelSpec
 from models.text.tokenizer import Tokenizer
@@ -38,7 +42,7 @@ from models.wan.image_conditioning import (
     token_timesteps,
     with_first_frame,
 )
-from models.wan.latents import Grid, draw_noise
+from models.wan.latents import Grid, draw_noise, patches, tokens_of, without_patches
 from models.wan.prompts import prompt_embeds, read_texts
 from models.wan.request import WanRequest
 from models.wan.schedulers import scheduler_of
@@ -73,7 +77,9 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
     A row: latents and denoised [f, h, w, c]; prompt_embeds [prompts, text_tokens, text], zero where
     there is only padding; step_cache, where there is one. With an image also condition [f, h, w,
     mask and c] or, in TI2V, first_frame [1, h, w, c]; and image_embeds [image_tokens, image] where
-    the transformer takes them.
+    the transformer takes them. Of a bucket of tokens (models/interface/token_buckets.py) latents
+    and denoised are patches in a row, with zeros behind them, and there are extent [3] and
+    of_size.grid.
     """
 
     PROMPTS: ClassVar[tuple[str, ...]] = ("prompt_embeds",)
@@ -96,7 +102,18 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         self.normalisation = Normalisation.of(checkpoint.vae)
         expert = modules.transformer or modules.transformer_2
         self.dtype = used_dtype(expert.patches_in.kernel)
-        self.width = expert.config.width
+        config = expert.config
+        self.width = config.width
+        # of a layer: self-attention, queries and output of the other one, and the feed-forward
+        even = (6 * config.width + 2 * config.ffn_dim) // 2
+        self.buckets = buckets_of(spec, self._usual_tokens(spec), even)
+
+    def _usual_tokens(self, spec: ModelSpec) -> int:
+        """Return the tokens of the model's default size."""
+        grid, usual = self.grid, spec.defaults
+        frames = (usual["num_frames"] - 1) // grid.frame + 1
+        sizes = (frames, usual["height"] // grid.pixel, usual["width"] // grid.pixel)
+        return tokens_of(sizes, grid.patch)
 
     def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
         """Tokenize the prompts, draw the noise, and plan which expert takes which step."""
@@ -110,24 +127,52 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         experts = self.checkpoint.experts(scheduler.num_train_timesteps)
         phases = phases_of(request, plan, experts, scheduler.solver)
         channels = self.checkpoint.vae.z_dim
+        tokens = tokens_of(shape, self.grid.patch)
+        padded = self._padded(fields, pictures, scheduler.solver, tokens)
         draw = partial(draw_noise, TorchGenerator(request.seed), shape, channels)
+        if padded is not None:
+            draw = partial(self._in_bucket, draw, padded)
+        noise = draw()
         inputs = {
-            "noise": draw(),
+            "noise": noise,
             **texts.inputs,
-            **first_history(scheduler.solver, (*shape, channels)),
+            **first_history(scheduler.solver, noise.shape),
             **pictures,
+            **(size_inputs(shape, self.grid.patch) if padded is not None else {}),
         }
+        kind = f"{self.kind_of(pictures)},{solver_key(scheduler.solver, plan)}"
+        in_bucket = "" if padded is None else f"tokens={padded},"
         return Draft(
-            f"{request.shape},{self.kind_of(pictures)},{solver_key(scheduler.solver, plan)}",
+            f"{request.size},{in_bucket}{request.text},{kind}",
             inputs,
             steps_of(request, plan, phases, draw),
             request.width,
             request.height,
             request.seed,
             len(request.prompts),
-            math.prod(n // p for n, p in zip(shape, self.grid.patch, strict=True)),
+            tokens,
             (*texts.warnings, *idle_options(request.scheduler, partial(self._planned, request))),
+            in_bucket and f"{in_bucket}{request.text},{kind}",
         )
+
+    def _padded(
+        self, fields: Fields, pictures: Mapping[str, Any], solver: Solver, tokens: int
+    ) -> int | None:
+        """Return the tokens of the latents' bucket; None: the steps are of their size alone.
+
+        Images are conditions of one size, and a step cache and a threshold look at all tokens.
+        """
+        if self.buckets is None or pictures:
+            return None
+        if quality_of(self.spec, fields).step_cache or getattr(solver, "thresholds", False):
+            return None
+        return self.buckets.of(tokens)
+
+    def _in_bucket(self, draw: Callable[[], np.ndarray], tokens: int) -> np.ndarray:
+        """Draw noise, and return it as patches with zeros behind them."""
+        patch = self.grid.patch
+        padded: np.ndarray = padded_to(tokens * patch[0], patches(draw(), patch))
+        return padded
 
     def embed(self, weights: WanNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts, and images as conditions."""
@@ -137,6 +182,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         )
         return {
             "latents": inputs["noise"],
+            **({EXTENT: inputs[EXTENT]} if EXTENT in inputs else {}),
             "prompt_embeds": embeds.astype(self.dtype),
             **self.conditioned(weights, inputs),
             **initial_cache(inputs, self.width, self.dtype),
@@ -164,15 +210,22 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         def each_prompt(x: Array | None) -> Array | None:
             return None if x is None else jnp.repeat(x, prompts, axis=0)
 
-        output = transformer(
-            each_prompt(seen),
-            each_prompt(timestep),
-            rows["prompt_embeds"].reshape(batch * prompts, text_tokens, -1),
-            each_prompt(rows.get("image_embeds")),
-            cache,
-            **self.guides(rows, prompts),
-        )
-        return output.astype(jnp.float32).reshape(batch, prompts, *output.shape[1:])
+        embeds = rows["prompt_embeds"].reshape(batch * prompts, text_tokens, -1)
+        told = each_prompt(seen), each_prompt(timestep), embeds
+        if (grids := self._grids(rows)) is not None:
+            output = transformer.of_patches(*told, grids.repeated(prompts))
+        else:
+            images = each_prompt(rows.get("image_embeds"))
+            output = transformer(*told, images, cache, **self.guides(rows, prompts))
+        output = output.astype(jnp.float32).reshape(batch, prompts, *output.shape[1:])
+        return output if grids is None else grids.zeroed(output)
+
+    def _grids(self, rows: PyTree) -> RowGrids | None:
+        """Return the grids of rows of a bucket of tokens; None: all are of one size."""
+        if EXTENT not in rows:
+            return None
+        tokens = rows["latents"].shape[1] // self.grid.patch[0]
+        return RowGrids(rows[EXTENT], tokens, self.grid.max_tokens)
 
     def decode(self, weights: WanNetworks, row: PyTree) -> jax.Array:
         """Decode the latents by the VAE."""
@@ -185,6 +238,8 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
 
     def of_video(self, row: PyTree, name: str) -> Float[Array, "f h w c"]:
         """Return the video's latents of a row."""
+        if EXTENT in row:
+            return without_patches(row[name], grid_of(row), self.grid.patch)
         return _finished(row, name)
 
     def _planned(self, request: WanRequest, chosen: Mapping[str, Any]) -> tuple[Scheduler, Plan]:

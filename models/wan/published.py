@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from models.vae.published import WAN_2_1
+
 Config = Mapping[str, Any]
 
 T2V_14B: Config = {
@@ -114,14 +116,7 @@ CLIP_VIT_H: Config = {
 }
 """The image encoder of Wan 2.1 I2V and FLF2V."""
 
-VAE_2_1: Config = {
-    "base_dim": 96,
-    "z_dim": 16,
-    "dim_mult": [1, 2, 4, 4],
-    "num_res_blocks": 2,
-    "attn_scales": [],
-    "temperal_downsample": [False, True, True],
-}
+VAE_2_1: Config = WAN_2_1
 """The autoencoder of Wan 2.1, and of 2.2's 14B models."""
 
 VAE_2_2: Config = {

@@ -49,10 +49,14 @@ class WanRequest:
         return {"prompt": self.prompt, **negative}
 
     @property
-    def shape(self) -> str:
-        """Part of the request that shapes programs, to tell buckets apart by."""
-        size = f"{self.width}x{self.height}x{self.num_frames}"
-        return f"{size},text={self.max_sequence_length},prompts={len(self.prompts)}"
+    def size(self) -> str:
+        """Size, to tell buckets apart by."""
+        return f"{self.width}x{self.height}x{self.num_frames}"
+
+    @property
+    def text(self) -> str:
+        """Text and prompts, which shape programs besides."""
+        return f"text={self.max_sequence_length},prompts={len(self.prompts)}"
 
     def scale_of(self, expert: str) -> float:
         """The guidance of one expert."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.folder import chosen_defaults, fingerprint
+from models.checkpoint.fingerprint import config_digest, fingerprint
+from models.checkpoint.folder import chosen_defaults
 from models.spec.model_spec import Limits, ModelSpec, Need
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.latents import Grid
@@ -74,6 +75,7 @@ def make_spec(
         most_ratio=most_ratio_of(checkpoint),
         bucket_fields=("width", "height", "num_frames", "max_sequence_length"),
         fingerprint=fingerprint(*sources),
+        config_digest=config_digest(*sources),
     )
 
 

@@ -159,10 +159,9 @@ class VaceTransformer(WanTransformer):
         self, cache: CachedStep, given: Controlled, context: BlockContext, positions: Positions
     ) -> Tokens:
         """Run a step that may leave most blocks out, and with them all hints."""
-        behind = 1 if cache.kind == "first-block" else 0
-        x, signal = self.signal(given.x, context, positions, behind)
+        x, signal = self.signal(given.x, context, positions, cache.first)
         return cache.run(
             Entered(given._replace(x=x), x, signal),
             context,
-            lambda given, context: self._with_hints(given, context, positions, behind),
+            lambda given, context: self._with_hints(given, context, positions, cache.first),
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -85,12 +87,20 @@ def _fillings(
     """Yield what each leaf has of a tensor: all of it, or the slice behind those before."""
     paths = split(goal.path)
     if len(paths) == 1:
+        tensor = _vector(tensor, _slot_shape(leaves[goal.path], goal.layer))
         yield (goal.path, goal.layer), Filling(tensor, goal, prepare)
         return
     lengths = [_rows(path, _slot_shape(leaves[path], goal.layer)) for path in paths]
     for path, length, stop in zip(paths, lengths, accumulate(lengths), strict=True):
         part = Slice(stop - length, stop, sum(lengths))
         yield (path, goal.layer), Filling(tensor, goal, prepare, part)
+
+
+def _vector(tensor: Tensor, shape: Shape) -> Tensor:
+    """Return a tensor without its axes of one where a vector is wanted: a bias [1, n, 1, 1]."""
+    if len(shape) == 1 and math.prod(tensor.shape) == max(tensor.shape, default=0) == shape[0]:
+        return replace(tensor, shape=shape)
+    return tensor
 
 
 def _rows(path: str, shape: Shape) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from models.checkpoint.direct_io import BufferPool
+from models.checkpoint.direct_io import BufferPool, DiskFile
 from models.checkpoint.folder import weight_files
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.safetensors import ComponentFiles, open_tensors
@@ -39,12 +39,10 @@ Change = Callable[[str, jax.Array], jax.Array]
 
 HOST_MEMORY = "pinned_host"
 """Kind of memory beside the device's that its programs can read from."""
-READERS = 8
-"""Threads. A disk wants several reads at a time, and turning kernels on the host several cores."""
 IN_FLIGHT = 1 << 28
-"""Bytes read ahead: twice what the threads have in hand, so that one of the largest matrices that
-networks usually have (13,824 x 5,120 in bfloat16, 142 MB) is sent while the next one is read. A
-larger one is read alone, by all threads."""
+"""Bytes read ahead: twice what a disk's threads have in hand, so that one of the largest matrices
+that networks usually have (13,824 x 5,120 in bfloat16, 142 MB) is sent while the next one is read.
+A larger one is read alone, by all threads."""
 
 
 def load(
@@ -88,7 +86,9 @@ def load(
         else ComponentFiles(folder.name, weight_files(folder, variant))
     )
     with ExitStack() as files:
-        sources = assign(part, open_tensors(part, files), stored, renames)
+        tensors = open_tensors(part, files)
+        sources = assign(part, tensors, stored, renames)
+        readers = max((tensor.file.readers for tensor in tensors.values()), default=1)
         pool = BufferPool(IN_FLIGHT)
         laying = [
             transfer(
@@ -104,7 +104,7 @@ def load(
             for path, leaf in stored.items()
         ]
         arrays: dict[str, jax.Array] = {}
-        for path, array in zip(stored, laid_out(laying), strict=True):
+        for path, array in zip(stored, laid_out(laying, readers), strict=True):
             used = as_used(path, change(path, array) if change else array, leaves, sharding)
             arrays |= _held_once(used, shared)
     return filled(module, jax.block_until_ready(arrays))
@@ -149,9 +149,18 @@ class _Ahead:
             self._bytes -= part.freed
 
 
-def laid_out(leaves: Iterable[Laid], in_flight: int = IN_FLIGHT) -> Iterator[jax.Array]:
-    """Yield each leaf in order; so many bytes are read ahead. Raises: CheckpointError."""
-    threads = ThreadPoolExecutor(READERS, "weights")
+def laid_out(
+    leaves: Iterable[Laid], readers: int = DiskFile.readers, in_flight: int = IN_FLIGHT
+) -> Iterator[jax.Array]:
+    """Yield each leaf in order.
+
+    Args:
+        readers: threads.
+        in_flight: bytes that are read ahead.
+
+    Raises: CheckpointError.
+    """
+    threads = ThreadPoolExecutor(readers, "weights")
     ahead = _Ahead(threads, in_flight)
     try:
         for leaf in leaves:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from models.checkpoint.config_fields import TransformerConfig
+from models.vae.patches import PATCH
 
-PATCH = 2
-"""Rows and columns of latents that one token packs: diffusers' pipeline has no other."""
 MULTIPLE = 32
 """Captions and images are filled up to a multiple of this, with a learnt token each."""
 MOST_CONDITION = 256

@@ -11,23 +11,8 @@ from typing import Any
 from models.text.published import QWEN3_4B
 from models.vae.published import FLUX_1
 
-TRANSFORMER: Mapping[str, Any] = {
-    "all_patch_size": [2],
-    "all_f_patch_size": [1],
-    "in_channels": 16,
-    "dim": 3840,
-    "n_layers": 30,
-    "n_refiner_layers": 2,
-    "n_heads": 30,
-    "n_kv_heads": 30,
-    "norm_eps": 1e-05,
-    "qk_norm": True,
-    "cap_feat_dim": 2560,
-    "rope_theta": 256.0,
-    "t_scale": 1000.0,
-    "axes_dims": [32, 48, 48],
-    "axes_lens": [1536, 512, 512],
-}
+TRANSFORMER: Mapping[str, Any] = {"axes_lens": [1536, 512, 512]}
+"""All else is as diffusers has it by default (`ZImageConfig`)."""
 
 Z_IMAGE: Mapping[str, Mapping[str, Any]] = {
     "transformer": TRANSFORMER,

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
-import numpy as np
+from numpy.typing import ArrayLike
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.interface.flow_request import FlowImageRequest, kept_scales, step_table
-from models.interface.pipeline import Step
+from models.interface.flow_request import FlowImageRequest, kept_scales
 from models.interface.request import REQUEST, served_fields
-from models.interface.step_program import StepProgram
 from models.sampling.base import Plan
-from models.sampling.solver import Solver
 from models.spec.field_types import Count, Fraction, Scale
 
 MAX_SEQUENCE_LENGTH = 512
@@ -37,22 +35,11 @@ class ZImageRequest(FlowImageRequest):
         """Return whether any step is guided."""
         return self.guidance_scale > 0
 
+    def values(self, plan: Plan) -> Mapping[str, ArrayLike]:
+        """Return what steps read beside the time."""
+        own = {"guidance_scale": self.guidance_scale, "cfg_normalization": self.cfg_normalization}
+        return {**own, **kept_scales(plan)}
+
 
 FIELDS = served_fields(ZImageRequest, "image", "mask_image")
 """Request fields of Z-Image."""
-
-
-def steps_of(
-    request: ZImageRequest, plan: Plan, solver: Solver, t_scale: float
-) -> tuple[Step, ...]:
-    """The table of steps; those behind `cfg_truncation` are not guided."""
-    times = (np.float32(1000) - plan.timesteps) / np.float32(1000)
-    guided = [request.guided and float(time) <= request.cfg_truncation for time in times]
-    return step_table(
-        plan,
-        [StepProgram("transformer", one, solver) for one in guided],
-        timestep=times * np.float32(t_scale),
-        guidance_scale=request.guidance_scale,
-        cfg_normalization=request.cfg_normalization,
-        **kept_scales(plan),
-    )

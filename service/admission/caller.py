@@ -27,6 +27,8 @@ class Caller:
         connected: runs work that nobody needs once the client has left.
         traceparent: of the span that the job belongs to.
         previews: number of previews that the client has asked for.
+        key_id: of the API key that it was sent with; None: no keys are required.
+        request_id: of the request, for the log.
     """
 
     tenant: str
@@ -34,3 +36,5 @@ class Caller:
     connected: WhileConnected
     traceparent: str | None = None
     previews: int = 0
+    key_id: str | None = None
+    request_id: str | None = None

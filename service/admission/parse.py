@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -26,6 +27,8 @@ class Parsed:
     idempotency_key: str | None
     media_types: tuple[str, ...]
     """Media types of the Accept header, best first, where it asks for bytes."""
+    drafts: str = ""
+    """Name of the drafts that it goes on from: a part of what its idempotency key stands for."""
 
 
 def parse_body(body: Mapping[str, Any]) -> GenerateRequest:
@@ -48,15 +51,24 @@ def _unknown(kind: type[BaseModel], body: Mapping[str, Any]) -> list[str]:
     """Names that the kind refuses."""
     if kind.model_config.get("extra") != "forbid":
         return []
-    known = {name for key, one in kind.model_fields.items() for name in (key, one.alias)}
+    known = _names(kind)
     return [name for name in body if name not in known]
 
 
+@cache
+def _names(kind: type[BaseModel]) -> frozenset[str | None]:
+    """Names that a kind's fields are given by."""
+    return frozenset(name for key, one in kind.model_fields.items() for name in (key, one.alias))
+
+
 def parse(
-    body: GenerateRequest, headers: Mapping[str, str], media_types: tuple[str, ...]
+    body: GenerateRequest,
+    headers: Mapping[str, str],
+    media_types: tuple[str, ...],
+    drafts: str = "",
 ) -> Parsed:
     """Read the headers that belong to the body. Raises: Malformed."""
-    return Parsed(body, idempotency_key(headers), media_types)
+    return Parsed(body, idempotency_key(headers), media_types, drafts)
 
 
 def idempotency_key(headers: Mapping[str, str]) -> str | None:

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from models.spec.hires import BUILT_IN, drawn_size, passes
+from models.spec.hires import BUILT_IN, drawn_size
 from models.spec.hires import FIELD as HIRES
 from models.spec.model_spec import ModelSpec
+from models.spec.passes import passes
 from models.spec.request_images import with_images
 from models.spec.upscalers import BUCKET, tiles_of
 from models.spec.upscalers import FIELD as UPSCALE
 from service.admission.caller import Caller
+from service.admission.drafts import Drafts, continuing
 from service.admission.parse import Parsed
 from service.admission.resolve import Images, ResolvedRequest
+from service.admission.reuse import name_of
 from service.front_end.front_end import FrontEnd
-from service.jobs.model.job import PRIORITIES, Job, SecondPass, new_job_id
+from service.jobs.model.job import (
+    AUDITIONED,
+    ENLARGED,
+    PLAIN,
+    PRIORITIES,
+    STOP_AT_STEP,
+    Job,
+    SecondPass,
+    new_job_id,
+)
 from service.jobs.storage.object_store import input_key
+from service.settings.tenants import TenantSettings
 from service.validation.resolve import steps_of_passes
 
 SERVICE_MEMBERS = {"priority", "deadline_s", "webhook"}
@@ -31,26 +46,31 @@ class Priced:
     job: Job
     parsed: Parsed
     images: Images
+    drafts: Drafts | None = None
+    reuse: str | None = None
+    """Name that requests for the same files share; None: it is drawn, whatever there is."""
 
 
-async def price(front: FrontEnd, caller: Caller, resolved: ResolvedRequest) -> Priced:
-    """Make the caller's job of a request, with its predicted cost where that is known."""
-    limits = front.settings.tenant(caller.tenant)
-    job = _job(resolved).model_copy(
-        update={
-            "tenant": caller.tenant,
-            "tenant_class": limits.metrics_class,
-            "weight": limits.weight,
-            "max_compiling": limits.max_compiling,
-            "traceparent": caller.traceparent,
-            "previews": caller.previews,
-        }
-    )
-    tail_s = await _tail_s(front, job, resolved.spec)
-    return Priced(await _predicted(front, job, tail_s), resolved.parsed, resolved.images)
+async def price(
+    front: FrontEnd, caller: Caller, resolved: ResolvedRequest, drafts: Drafts | None = None
+) -> Priced:
+    """Make the caller's job of a request, with its predicted cost where that is known.
+
+    Raises: Conflict: it cannot go on from the drafts.
+    """
+    job = _job(resolved, caller, await front.tenants.of(caller.tenant))
+    if drafts is not None:
+        job = continuing(job, drafts, resolved.spec)
+    tail_s = 0.0 if job.stop_at_step else await _tail_s(front, job, resolved.spec)
+    await _predict(front, job, tail_s)
+    safety = front.settings.safety
+    is_checked = safety.is_on and safety.after  # each time anew, as the hook may know better now
+    may_reuse = front.settings.queue.reuse and not (drafts or job.stop_at_step or is_checked)
+    name = await name_of(front, job, resolved.spec, resolved.images) if may_reuse else None
+    return Priced(job, resolved.parsed, resolved.images, drafts, name)
 
 
-def _job(resolved: ResolvedRequest) -> Job:
+def _job(resolved: ResolvedRequest, caller: Caller, limits: TenantSettings) -> Job:
     body, spec, fields = resolved.parsed.body, resolved.spec, resolved.fields
     job_id = new_job_id()
     kept = with_images(fields.fields, lambda path, _: input_key(job_id, path))
@@ -58,16 +78,22 @@ def _job(resolved: ResolvedRequest) -> Job:
     request |= body.model_dump(include=SERVICE_MEMBERS, exclude_none=True)
     loras = [*spec.fixed_loras, *fields.loras]
     first, second = passes(request, spec)
+    stop_at = body.stop_at_step
+    if stop_at is not None:
+        request[STOP_AT_STEP], second = stop_at, None
     return Job(
+        version=_version(request, spec),
         id=job_id,
         model=spec.queue,
+        served_by=spec.version or None,
+        fingerprint=spec.fingerprint,
         bucket=spec.bucket(first, loras),
         priority=PRIORITIES[body.priority],
         deadline_at=None if body.deadline_s is None else time.time() + body.deadline_s,
         request=request,
         loras=loras,
         images=fields.fields["num_images"],
-        steps=fields.steps,
+        steps=fields.steps if stop_at is None else stop_at * fields.fields["num_images"],
         second_pass=SecondPass(
             bucket=spec.bucket(second, loras), steps=steps_of_passes(request, spec)[-1]
         )
@@ -75,7 +101,22 @@ def _job(resolved: ResolvedRequest) -> Job:
         else None,
         warnings=fields.warnings,
         metadata=body.metadata,
+        tenant=caller.tenant,
+        tenant_class=limits.metrics_class,
+        weight=limits.weight,
+        max_compiling=limits.max_compiling,
+        traceparent=caller.traceparent,
+        previews=caller.previews,
+        key_id=caller.key_id,
+        request_id=caller.request_id,
     )
+
+
+def _version(request: Mapping[str, Any], spec: ModelSpec) -> int:
+    if STOP_AT_STEP in request:
+        return AUDITIONED
+    hires = request.get(HIRES)
+    return ENLARGED if hires and hires["upscaler"] in spec.enlargers else PLAIN
 
 
 async def _tail_s(front: FrontEnd, job: Job, spec: ModelSpec) -> float:
@@ -91,22 +132,20 @@ async def _tail_s(front: FrontEnd, job: Job, spec: ModelSpec) -> float:
     return job.images * seconds
 
 
-async def _predicted(front: FrontEnd, job: Job, tail_s: float) -> Job:
+async def _predict(front: FrontEnd, job: Job, tail_s: float) -> None:
+    """Set the costs of a job, where they are known."""
     cost = await front.costs.predict(job)
     if cost is None:
-        return job
+        return
     cost = cost.longer(tail_s)
     compile_s = 0.0
     for bucket in {bucket for bucket, _ in job.passes()}:
         compile_s += await front.costs.compile_s(job.model, bucket)
     load_s = await front.costs.load_s(job.model, [lora.digest for lora in job.loras])
-    is_beyond = cost.seconds + compile_s + load_s > job.request.get("deadline_s", math.inf)
-    is_tried = is_beyond and await front.costs.is_tried(job, cost)
-    return job.model_copy(
-        update={
-            "cost": cost.device_seconds + compile_s + load_s,
-            "compile_s": compile_s,
-            "tail_s": tail_s,
-            "run_s": None if is_tried else cost.seconds + load_s,
-        }
+    is_beyond = cost.seconds * job.undone + compile_s + load_s > job.request.get(
+        "deadline_s", math.inf
     )
+    is_tried = is_beyond and await front.costs.is_tried(job, cost)
+    job.cost = cost.device_seconds + compile_s + load_s
+    job.compile_s, job.tail_s = compile_s, tail_s
+    job.run_s = None if is_tried else cost.seconds + load_s

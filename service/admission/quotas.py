@@ -9,8 +9,9 @@ Source: draft-ietf-httpapi-ratelimit-headers-11, sections 3 and 4.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 
 from service.errors.handlers import REDIS_AWAY
 from service.errors.problems import Problem
@@ -63,18 +64,32 @@ def _left(limits: TenantSettings, standing: QuotaUsage) -> Iterator[str]:
         yield f'"stored-bytes";r={rest};t={math.ceil(standing.leaves_s)}'
 
 
-async def of_tenant(front: FrontEnd, tenant: str) -> dict[str, str]:
-    """Headers that tell of its quotas, where it has any."""
-    limits = front.settings.tenant(tenant)
-    return left(limits, await front.queue.standing(tenant, limits)) if policy(limits) else {}
+async def of_tenant(
+    front: FrontEnd, tenant: str, usage: QuotaUsage | None = None
+) -> dict[str, str]:
+    """Headers that tell of its quotas, where it has any.
+
+    Args:
+        usage: what it has taken of them; None: Redis is asked.
+    """
+    limits = await front.tenants.of(tenant)
+    if not policy(limits):
+        return {}
+    return left(limits, usage or await front.queue.standing(tenant, limits))
 
 
-@asynccontextmanager
-async def quota_headers(front: FrontEnd, tenant: str) -> AsyncIterator[None]:
-    """Add the tenant's quota headers to every refusal raised inside, while Redis is there."""
-    try:
-        yield
-    except Problem as problem:
-        with suppress(*REDIS_AWAY):
-            problem.headers = await of_tenant(front, tenant) | problem.headers
-        raise
+@dataclass(frozen=True)
+class QuotaHeaders:
+    """Adds the tenant's quota headers to every refusal raised inside, while Redis is there."""
+
+    front: FrontEnd
+    tenant: str
+
+    async def __aenter__(self) -> None:
+        """Watch for refusals."""
+
+    async def __aexit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
+        """Let a refusal pass, with its headers."""
+        if isinstance(raised, Problem):
+            with suppress(*REDIS_AWAY):
+                raised.headers = await of_tenant(self.front, self.tenant) | raised.headers

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from service.admission import quotas
+from service.admission.parse import parse_body
 from service.errors.handlers import REDIS_AWAY
 from service.errors.problems import Busy, Conflict, FieldError, Invalid, Problem
 from service.front_end.front_end import FrontEnd
 from service.jobs.model.errors import DeadlineTooShort, DeadlineTooSoon
 from service.jobs.queue import IdempotencyConflict, QueueFull, QuotaExceeded
 from service.jobs.storage.errors import StoreError
+from service.metrics.http import UNKNOWN
 from service.schemas.request import GenerateRequest
 from service.settings.tenants import TenantSettings
 
+AWAY = "queue_unreachable"
+"""Reason of what is refused without Redis, which knows the models."""
+LOOK_S = 1.0
+"""Time that a refused request waits for the models' names at most."""
 Refused = (DeadlineTooSoon, DeadlineTooShort, QueueFull, QuotaExceeded, IdempotencyConflict)
 """Errors that the queue raises instead of taking a job."""
 
@@ -62,21 +70,34 @@ async def _beyond_quota(front: FrontEnd, error: QuotaExceeded, limits: TenantSet
 class Attempt:
     """Attempt of a client to have a request admitted."""
 
-    body: GenerateRequest | None = None
-    """Once it is read."""
+    named: str | None = None
+    """Model that it names; None: none, which is the only one there is."""
+    is_read: bool = False
+    """True once there is a body that could name one."""
 
-    def model(self, front: FrontEnd) -> str:
-        """Name of the model for metrics; empty where there is no such model."""
+    def names(self, model: Any) -> None:
+        """Note what a body has for its model, before anything else of it is checked."""
+        self.named, self.is_read = model if isinstance(model, str) else None, True
+
+    def read(self, fields: Mapping[str, Any]) -> GenerateRequest:
+        """Read a body in our fields. Raises: Invalid."""
+        self.names(fields.get("model"))
+        return parse_body(fields)
+
+    async def model(self, front: FrontEnd) -> str:
+        """Return the name of the model for metrics; empty where there is no such model."""
         known = front.models.known
-        if self.body is None:
-            return ""
-        if self.body.model is None:
-            return next(iter(known)) if len(known) == 1 else ""
-        return self.body.model if self.body.model in known else ""
+        if self.named not in known:
+            with suppress(TimeoutError, *REDIS_AWAY):
+                async with asyncio.timeout(LOOK_S):
+                    known = await front.models.all()
+        if self.is_read and self.named is None:
+            return front.models.only() or UNKNOWN
+        return self.named if self.named and self.named in known else UNKNOWN
 
 
-@contextmanager
-def counting_refusals(front: FrontEnd, tenant: str) -> Iterator[Attempt]:
+@asynccontextmanager
+async def counting_refusals(front: FrontEnd, tenant: str) -> AsyncIterator[Attempt]:
     """Count what goes wrong in here as a refusal, by its reason."""
     attempt, reason = Attempt(), None
     try:
@@ -85,12 +106,18 @@ def counting_refusals(front: FrontEnd, tenant: str) -> Iterator[Attempt]:
         reason = problem.code
         raise
     except REDIS_AWAY:
-        reason = "queue_unreachable"
+        reason = AWAY
         raise
     except StoreError:
         reason = "store_unreachable"
         raise
     finally:
         if reason:
-            tenant_class = front.settings.tenant(tenant).metrics_class
-            front.telemetry.refused.labels(attempt.model(front), tenant_class, reason).inc()
+            model = UNKNOWN
+            if reason != AWAY:
+                model = await attempt.model(front)
+                with suppress(TimeoutError, *REDIS_AWAY):
+                    async with asyncio.timeout(LOOK_S):
+                        await front.tenants.of(tenant)
+            tenant_class = front.tenants.known(tenant).metrics_class
+            front.telemetry.refused.labels(model, tenant_class, reason).inc()

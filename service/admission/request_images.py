@@ -21,7 +21,7 @@ from models.spec.video_files import VideoBounds
 from service.errors.problems import FieldError, Invalid
 from service.front_end.front_end import FrontEnd
 from service.http import fetch
-from service.schemas.request import http_url
+from service.schemas.request_parts import http_url
 
 _LETTERS = (bytes.maketrans(b"-_", b"+/"), b" \t\r\n")
 """Characters to replace in base64, and characters to drop."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +12,7 @@ import httpx
 from models.spec.image_files import ImageFile
 from models.spec.lora import Lora
 from models.spec.model_spec import ModelSpec
-from models.spec.request_images import IMAGE_FIELDS, field_of, listed_paths
+from models.spec.request_images import IMAGE_FIELDS, listed_paths
 from service.admission import request_images
 from service.admission.caller import Caller
 from service.admission.parse import Parsed
@@ -50,7 +52,7 @@ async def resolve_request(front: FrontEnd, caller: Caller, parsed: Parsed) -> Re
         ClientDisconnect: the client has left meanwhile.
     """
     body = parsed.body
-    spec = (await front.models.get(body.model)).spec
+    spec = (await front.models.get(body.model, _point(caller, parsed))).spec
     offered = await front.loras.of(caller.tenant) if body.loras else ()
     fields = resolve(body, spec, front.settings.limits, parsed.media_types, offered)
     await _check_webhook(front, caller, body)
@@ -58,21 +60,25 @@ async def resolve_request(front: FrontEnd, caller: Caller, parsed: Parsed) -> Re
     files = {path: image.file for path, image in images.items()}
     if wrong := [*wrong_masks(files), *_wrong_shapes(files, spec)]:
         raise Invalid(wrong)
-    _check_stored(images, front.settings.tenant(caller.tenant))
+    _check_stored(images, await front.tenants.of(caller.tenant))
     if fields.task in spec.sized_by_image:
         fields = _sized(front, parsed, files, spec, offered)
     return ResolvedRequest(parsed, spec, fields, images)
 
 
+def _point(caller: Caller, parsed: Parsed) -> float:
+    """Return where a request stands among all, from 0 to 1: a repeated one where it stood."""
+    if parsed.idempotency_key is None:
+        return random.random()
+    key = f"{caller.tenant} {parsed.idempotency_key}"
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:6]) / 2**48
+
+
 def _wrong_shapes(files: Mapping[str, ImageFile], spec: ModelSpec) -> Iterator[FieldError]:
     """Report images that the model cannot read for their size."""
     for path, file in files.items():
-        (short, long), field = sorted((file.width, file.height)), field_of(path)
-        least, ratio = spec.least_side_px.get(field, 0), spec.most_ratio.get(field, long)
-        if short < least:
-            yield FieldError(path, f"must be at least {least} pixels wide and high")
-        elif long > ratio * short:
-            yield FieldError(path, f"must be at most {ratio} times as long as wide")
+        if wrong := spec.wrong_shape(path, file.width, file.height):
+            yield FieldError(path, wrong)
 
 
 async def _check_webhook(front: FrontEnd, caller: Caller, body: GenerateRequest) -> None:

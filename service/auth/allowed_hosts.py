@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from ipaddress import ip_address
 
 from starlette.requests import Request
@@ -40,6 +41,7 @@ def host_of(values: Sequence[bytes]) -> str:
     return found[1].removesuffix(".")
 
 
+@lru_cache(maxsize=256)
 def is_address(host: str) -> bool:
     """Return whether a host is a number, not a name that somebody could point elsewhere."""
     try:

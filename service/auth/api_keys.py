@@ -9,20 +9,29 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
 import secrets
-from typing import cast
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 from redis.asyncio import Redis
 
 from service.jobs.redis.keys import API_KEYS
+from service.settings.tenants import check_tenant
 
 PREFIX = "atl"
 ID_BYTES = 6
 SECRET_BYTES = 32
-TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""Names that a tenant may have: they become parts of Redis keys and settings."""
+
+
+class Role(StrEnum):
+    """Rights of a key."""
+
+    TENANT = "tenant"
+    """Everything of its tenant's, and nothing else."""
+    OPERATOR = "operator"
+    """`/v1/admin`, and nothing of any tenant's."""
 
 
 class ApiKey(BaseModel):
@@ -32,10 +41,12 @@ class ApiKey(BaseModel):
 
     id: str
     tenant: str
+    """Empty, of an operator's."""
     name: str
     created_at: float
     digest: str = Field(repr=False)
-    """SHA-256 of the whole key, in hex."""
+    """`digest_of` the whole key and its role."""
+    role: Role = Role.TENANT
 
 
 class ApiKeys:
@@ -49,11 +60,22 @@ class ApiKeys:
         await self._redis.aclose()
 
     async def create(self, tenant: str, name: str = "") -> tuple[ApiKey, str]:
-        """A new key, and its text, which nobody can read again.
+        """A new key of a tenant, and its text, which nobody can read again.
 
         Raises: ValueError: a tenant can't be called so.
         """
         check_tenant(tenant)
+        return await self._create(tenant, name, Role.TENANT)
+
+    async def create_operator(self, name: str) -> tuple[ApiKey, str]:
+        """A new key of an operator, and its text, as `create`.
+
+        Args:
+            name: of the person, or of what else acts by it; the audit log has it.
+        """
+        return await self._create("", name, Role.OPERATOR)
+
+    async def _create(self, tenant: str, name: str, role: Role) -> tuple[ApiKey, str]:
         key_id = secrets.token_hex(ID_BYTES)
         text = f"{PREFIX}_{key_id}_{secrets.token_hex(SECRET_BYTES)}"
         seconds, microseconds = await self._redis.time()
@@ -62,15 +84,40 @@ class ApiKeys:
             tenant=tenant,
             name=name,
             created_at=seconds + microseconds / 1e6,
-            digest=digest_of(text),
+            digest=digest_of(text, role),
+            role=role,
         )
         await self._redis.hset(API_KEYS, key_id, key.model_dump_json())
         return key, text
 
     async def all(self) -> list[ApiKey]:
         """Oldest first."""
-        found = (ApiKey.model_validate_json(text) for text in await self._redis.hvals(API_KEYS))
+        found = _parsed(cast(list[str], await self._redis.hvals(API_KEYS)))
         return sorted(found, key=lambda key: key.created_at)
+
+    async def take(self, taken: Iterable[ApiKey]) -> int:
+        """Add keys that were exported; return how many were not there before.
+
+        Raises: ValueError: another key has the id of one of them; then none was added.
+        """
+        new: dict[str, ApiKey] = {}
+        for key in taken:
+            if new.setdefault(key.id, key) != key:
+                raise ValueError(f"two different keys have the id {key.id}; leave one of them")
+
+        async def add(pipe: Any) -> int:
+            known = {key.id: key for key in _parsed(await pipe.hvals(API_KEYS))}
+            for key in new.values():
+                if key.id in known and key.digest != known[key.id].digest:
+                    raise ValueError(f"another key has the id {key.id}; revoke one of them")
+            added = {key.id: key.model_dump_json() for key in new.values() if key.id not in known}
+            pipe.multi()
+            if added:
+                pipe.hset(API_KEYS, mapping=added)
+            return len(added)
+
+        transaction = self._redis.transaction(add, API_KEYS, value_from_callable=True)
+        return cast(int, await transaction)
 
     async def any(self) -> bool:
         """Return whether there is any key."""
@@ -90,19 +137,11 @@ class ApiKeys:
         if stored is None:
             return None
         key = ApiKey.model_validate_json(stored)
-        return key if hmac.compare_digest(key.digest, digest_of(text)) else None
+        return key if hmac.compare_digest(key.digest, digest_of(text, key.role)) else None
 
 
-def check_tenant(name: str) -> None:
-    """Check a tenant's name.
-
-    Raises: ValueError: a tenant can't be called so.
-    """
-    if not TENANT.fullmatch(name):
-        raise ValueError(
-            f"{name!r} can't be a tenant: take up to 64 letters, digits, dots, dashes"
-            " and underscores, a letter or digit first"
-        )
+def _parsed(texts: Iterable[str]) -> list[ApiKey]:
+    return [ApiKey.model_validate_json(text) for text in texts]
 
 
 def id_of(text: str) -> str:
@@ -111,6 +150,11 @@ def id_of(text: str) -> str:
     return rest.partition("_")[0] if prefix == PREFIX else text
 
 
-def digest_of(text: str) -> str:
-    """Return the digest under which a key is stored: SHA-256, in hex."""
-    return hashlib.sha256(text.encode()).hexdigest()
+def digest_of(text: str, role: Role = Role.TENANT) -> str:
+    """Return the digest under which a key is stored: SHA-256, in hex.
+
+    An operator's is of its role, too: an older front end that knows no roles then finds that the
+    key is nobody's, where it would let it act for a tenant without a name.
+    """
+    told = text if role is Role.TENANT else f"{role} {text}"
+    return hashlib.sha256(told.encode()).hexdigest()

@@ -6,8 +6,8 @@ import time
 
 from redis.exceptions import RedisError
 
-from service.auth.api_keys import ApiKeys, digest_of
-from service.auth.exposure import wants_keys
+from service.auth.api_keys import ApiKey, ApiKeys, digest_of
+from service.auth.exposure import operators_need_keys, wants_keys
 from service.jobs.redis import connection
 from service.settings.loopback import is_local
 from service.settings.section import ConfigError
@@ -48,8 +48,8 @@ class Authenticator:
     def __init__(self, keys: ApiKeys, max_age_s: float) -> None:
         self._keys = keys
         self._max_age_s = max_age_s
-        self._known: dict[str, tuple[str, float]] = {}
-        """Tenant of each key's digest, and when that was read."""
+        self._known: dict[str, tuple[ApiKey, float]] = {}
+        """The key of each digest, and when that was read."""
 
     @classmethod
     def make(cls, settings: Settings) -> Authenticator | None:
@@ -59,16 +59,24 @@ class Authenticator:
             return None
         return cls(ApiKeys(connection.client(settings.redis)), server.keys_age_s)
 
+    @classmethod
+    def of_operators(cls, settings: Settings) -> Authenticator | None:
+        """Build one for operators; None where none of their keys is required."""
+        server = settings.server
+        if not operators_need_keys(server):
+            return None
+        return cls(ApiKeys(connection.client(settings.redis)), server.keys_age_s)
+
     async def close(self) -> None:
         """Close the connection to Redis."""
         await self._keys.close()
 
-    async def tenant(self, text: str) -> str | None:
-        """Return the tenant of a key; None if it is nobody's."""
+    async def find(self, text: str) -> ApiKey | None:
+        """Return the key of that text; None if it is nobody's."""
         digest = digest_of(text)
-        tenant, read_at = self._known.get(digest, ("", -float("inf")))
-        if time.monotonic() - read_at < self._max_age_s:
-            return tenant
+        known, read_at = self._known.get(digest, (None, -float("inf")))
+        if known and time.monotonic() - read_at < self._max_age_s:
+            return known
         self._known.pop(digest, None)
         read_at = time.monotonic()
         key = await self._keys.find(text)
@@ -76,5 +84,5 @@ class Authenticator:
             return None
         if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
-        self._known[digest] = key.tenant, read_at
-        return key.tenant
+        self._known[digest] = key, read_at
+        return key

@@ -15,6 +15,11 @@ def wants_keys(server: ServerSettings, address: str) -> bool:
     return not is_local(address) if server.keys == "auto" else server.keys
 
 
+def operators_need_keys(server: ServerSettings) -> bool:
+    """Return whether /v1/admin requires a key: whatever tenants need, where others come to it."""
+    return server.keys is True or not is_local(server.published_at or server.host)
+
+
 def reached_at(server: ServerSettings, listener: socket.socket | None) -> str:
     """The address by which others come to a server that listens there, or will as it says."""
     if server.published_at:

@@ -15,6 +15,7 @@ from service.batches.endpoint import BatchEndpoint
 from service.front_end.front_end import FrontEnd
 from service.jobs.model.batch import Batch
 from service.jobs.storage.errors import StoreError
+from service.tracing.log_context import note
 
 log = logging.getLogger("atelier")
 
@@ -49,6 +50,7 @@ async def _drive(
     front: FrontEnd, batch: Batch, holder: str, endpoints: Mapping[str, BatchEndpoint]
 ) -> None:
     """Drive one batch as far as it goes; given back where this front end stops."""
+    note(request_id=batch.request_id, key_id=batch.key_id, tenant=batch.tenant)
     try:
         await BatchDriver(front, batch, holder, endpoints[batch.endpoint]).run()
         log.info("batch %s has ended", batch.id)

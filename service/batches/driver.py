@@ -96,7 +96,7 @@ class BatchDriver:
         """
         known = await self._queue.lines(self._batch.id)
         left = [number for number in range(len(places)) if known.get(number) not in ENDS]
-        window = asyncio.Semaphore(self._window)
+        window = asyncio.Semaphore(await self._window())
 
         async def one(number: int) -> None:
             async with window:
@@ -116,9 +116,8 @@ class BatchDriver:
             self._runner.stopping.set()  # what is just being written must become known
             await asyncio.gather(*self._writing, return_exceptions=True)
 
-    @property
-    def _window(self) -> int:
-        most = self._front.settings.tenant(self._batch.tenant).max_queued
+    async def _window(self) -> int:
+        most = (await self._front.tenants.of(self._batch.tenant)).max_queued
         window = self._front.settings.batches.window
         return window if most is None else max(1, min(window, most // 2))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from service.batches.results import Result
 from service.errors.problems import BodyTooLarge, Busy, Gone, Problem
 from service.front_end.front_end import FrontEnd
 from service.jobs.model.batch import Batch
-from service.jobs.model.job import Job, JobState
+from service.jobs.model.job import Job
 from service.responses.render import without_output
 
 LONGEST_PAUSE_S = 30.0
@@ -54,15 +54,16 @@ class LineRunner:
             Problem: it is refused for good.
             Stopped: it has no job yet, and is to get none any more.
         """
-        tenant = self._batch.tenant
-        sender = Caller(tenant, tenant, _always)
-        headers = {"idempotency-key": f"{self._batch.id}/{number}"}
+        batch, tenant = self._batch, self._batch.tenant
+        sender = Caller(tenant, tenant, _always, key_id=batch.key_id, request_id=batch.request_id)
+        headers = {"idempotency-key": f"{batch.id}/{number}"}
         while True:
             try:
-                with counting_refusals(self._front, tenant) as attempt:
+                async with counting_refusals(self._front, tenant) as attempt:
+                    attempt.names(line.body.get("model"))
                     async with self._endpoint.request(self._front, line.body) as request:
-                        attempt.body = low = request.model_copy(update={"priority": "low"})
-                        return await admit(self._front, sender, low, headers)
+                        low = request.model_copy(update={"priority": "low"})
+                        return (await admit(self._front, sender, low, headers)).job
             except Busy as busy:
                 await self._pause(float(busy.headers["Retry-After"]))
 
@@ -75,14 +76,11 @@ class LineRunner:
 
     async def ended(self, job_id: str) -> Job | None:
         """Return a job once it has ended; None: it was deleted."""
-        async with aclosing(self._front.queue.events(job_id)) as events:
-            async for _ in events:
-                pass
-        return await self._front.queue.get(job_id)
+        return await self._front.queue.ended(job_id)
 
     async def answer(self, line: BatchLine, job: Job | None) -> Result:
         """Return the answer about an ended job."""
-        if job is None or job.state is not JobState.SUCCEEDED:
+        if job is None or not job.state.is_done:
             return self.problem(line, without_output(job) if job else _deleted(), job)
         try:
             body = await self._endpoint.answer(self._front, job, line.body)

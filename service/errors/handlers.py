@@ -33,6 +33,8 @@ from service.errors.problems import (
     Problem,
     Unavailable,
 )
+from service.jobs.model.errors import WireError
+from service.jobs.scripts.runner import Unconfirmed
 from service.jobs.storage.errors import StoreError
 
 log = logging.getLogger("atelier")
@@ -75,7 +77,9 @@ def install(app: FastAPI) -> None:
     for away in REDIS_AWAY:
         app.add_exception_handler(away, _without_redis)
     app.add_exception_handler(ResponseError, _refused_by_redis)
+    app.add_exception_handler(Unconfirmed, _unconfirmed)
     app.add_exception_handler(StoreError, _without_store)
+    app.add_exception_handler(WireError, _of_a_newer_version)
     app.add_exception_handler(ClientDisconnect, _without_client)
     app.add_exception_handler(Exception, _of_ours)
 
@@ -123,6 +127,19 @@ async def _without_redis(request: Request, error: Exception) -> Response:
     )
 
 
+async def _unconfirmed(request: Request, error: Exception) -> Response:
+    log.warning("queue.wait_replicas: %s", error)
+    return answer(
+        request,
+        Unavailable(
+            "the queue's replicas did not confirm the request in time; try again, with the same"
+            " Idempotency-Key if it had one",
+            code="unconfirmed",
+            retry_after_s=RETRY_AFTER_S,
+        ),
+    )
+
+
 async def _refused_by_redis(request: Request, error: Exception) -> Response:
     if str(error).split(" ", 1)[0] in REDIS_UNFIT:
         return await _without_redis(request, error)
@@ -134,6 +151,20 @@ async def _without_store(request: Request, error: Exception) -> Response:
     log.warning("the store failed: %s", error)
     said = "the store of images cannot be used; try again"
     return answer(request, Unavailable(said, code="store_unreachable", retry_after_s=RETRY_AFTER_S))
+
+
+async def _of_a_newer_version(request: Request, error: Exception) -> Response:
+    """Answer for a job of which another front end knows more, while they are upgraded."""
+    log.warning("%s", error)
+    return answer(
+        request,
+        Unavailable(
+            "the job was accepted by a newer version of the service than this front end's; try"
+            " again, and another one may answer",
+            code="newer_version",
+            retry_after_s=RETRY_AFTER_S,
+        ),
+    )
 
 
 async def _without_client(request: Request, error: Exception) -> Response:

@@ -6,7 +6,10 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Generic, TypeVar
+
+from redis.exceptions import RedisError
 
 from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
@@ -26,16 +29,31 @@ NO_POOL_S = 30.0
 
 
 class Copies(Generic[T]):
-    """Cache of a value a model, reread after `age_s`; concurrent callers share a read."""
+    """Cache of a value a model, reread after `age_s`; concurrent callers share a read.
 
-    def __init__(self, read: Callable[[str], Awaitable[T]], age_s: float) -> None:
+    Args:
+        grace_s: for how long a copy is given on while it is read anew, so that nobody waits for
+            that whose requests come closer together.
+    """
+
+    def __init__(
+        self, read: Callable[[str], Awaitable[T]], age_s: float, grace_s: float = 0.0
+    ) -> None:
         self._read = read
         self._age_s = age_s
+        self._grace_s = grace_s
         self._copies: dict[str, tuple[T, float]] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._rereading: dict[str, asyncio.Task[None]] = {}
 
     async def get(self, model: str) -> T:
         """Return the copy of a model's, read anew once it is old."""
+        copy, until = self._copies.get(model, (None, 0.0))
+        late_s = time.monotonic() - until
+        if copy is not None and late_s < self._grace_s:
+            if late_s >= 0 and model not in self._rereading:
+                self._rereading[model] = asyncio.create_task(self._reread(model))
+            return copy
         async with self._locks[model]:
             copy, until = self._copies.get(model, (None, 0.0))
             if copy is None or time.monotonic() >= until:
@@ -51,6 +69,14 @@ class Copies(Generic[T]):
         """Forget the copy, and let no read that has begun before become one."""
         async with self._locks[model]:
             self._copies.pop(model, None)
+
+    async def _reread(self, model: str) -> None:
+        try:
+            with suppress(RedisError, OSError):  # whoever finds no copy is told
+                async with self._locks[model]:
+                    await self._anew(model)
+        finally:
+            del self._rereading[model]
 
     async def _anew(self, model: str) -> T:
         started = time.monotonic()
@@ -68,8 +94,8 @@ class CostCache:
         self._queue = queue
         self._max_queued = settings.max_queued
         self._rules = Rules(settings.priority_advance_s, settings.deadline_credit_s)
-        self._tables = Copies[CostTable](queue.costs, TABLE_AGE_S)
-        self._outlooks = Copies[WaitEstimator](self._look, OUTLOOK_AGE_S)
+        self._tables = Copies[CostTable](queue.costs, TABLE_AGE_S, TABLE_AGE_S)
+        self._outlooks = Copies[WaitEstimator](self._look, OUTLOOK_AGE_S, OUTLOOK_AGE_S)
 
     async def predict(self, job: Job) -> Cost | None:
         """Predict a job's cost on the fastest ready pools; None: nothing is known."""
@@ -125,11 +151,16 @@ class CostCache:
         if outlook := self._outlooks.last(job.model):
             outlook.accepted(job)
 
-    async def place(self, job: Job) -> tuple[int | None, float | None]:
-        """Jobs that start before it, and seconds until it ends; None where nobody knows."""
+    async def place(self, job: Job, rank: int | None = None) -> tuple[int | None, float | None]:
+        """Jobs that start before it, and seconds until it ends; None where nobody knows.
+
+        Args:
+            rank: jobs of its tenant that go before it; None: Redis is asked.
+        """
         if job.state is JobState.QUEUED:
             outlook = await self._outlooks.get(job.model)
-            rank = await self._queue.rank(job)
+            if rank is None:
+                rank = await self._queue.rank(job)
             place = outlook.queued(job, rank or 0)
             return place.position, place.ends_s
         if job.state is JobState.RUNNING:

@@ -1,30 +1,31 @@
-"""Shared state of the routes: one `FrontEnd` an app, with its cached list of models."""
+"""Shared state of the routes: one `FrontEnd` an app."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import httpx
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from service.auth.api_keys import Role, id_of
 from service.auth.authenticator import Authenticator
 from service.auth.links import Links
-from service.errors.problems import FieldError, NotFound, Unauthorized, Unavailable
+from service.errors.problems import Forbidden, NotFound, Unauthorized
 from service.front_end.cost_cache import CostCache
 from service.front_end.loras import Loras
+from service.front_end.models import Models
 from service.front_end.verified_outputs import Intact
 from service.http import fetch
 from service.http.fair_limiter import FairLimiter
 from service.http.image_checks import ImageChecks
 from service.http.inflight_limits import Shared, bodies_of, waits_of
 from service.jobs.model.job import DEFAULT_TENANT, Job
-from service.jobs.queue import ModelStatus, Queue
+from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, job_folders
+from service.jobs.tenants import Tenants
 from service.metrics.http import Telemetry
 from service.safety.checker import SafetyChecker
 from service.settings.safety import SafetySettings
@@ -32,72 +33,12 @@ from service.settings.settings import Settings
 from service.tracing.log_context import hide_prompts, note
 from service.webhooks.sender import Webhooks
 
-NO_MODEL_RETRY_S = 5.0
 FETCHES, FETCHES_EACH, FETCHES_PER_HOST = 16, 4, 8
 """Addresses that are fetched at the same time: in all, of a client, and of a host."""
 
 UPLOADS, UPLOADS_EACH = 4, 2
 """Adapters that are uploaded at the same time: in all, and of a client. Each may take
 `limits.max_lora_bytes` of the disk."""
-
-
-class Models:
-    """The registered models, read again when the copy is older than `max_age_s`."""
-
-    def __init__(self, queue: Queue, max_age_s: float) -> None:
-        self._queue = queue
-        self._max_age_s = max_age_s
-        self._lock = asyncio.Lock()
-        self.known: dict[str, ModelStatus] = {}
-        self._read_at = -float("inf")
-
-    async def all(self) -> dict[str, ModelStatus]:
-        """Return all models, read anew once the copy is old."""
-        if self._is_old():
-            async with self._lock:
-                if self._is_old():
-                    self.known = with_variants(await self._queue.models())
-                    self._read_at = time.monotonic()
-        return self.known
-
-    def _is_old(self) -> bool:
-        return time.monotonic() - self._read_at >= self._max_age_s
-
-    async def get(self, name: str | None) -> ModelStatus:
-        """The model of that name; without one, the only model there is.
-
-        Raises:
-            Unavailable: no pool has registered one, or none for very long.
-            NotFound: names what there is.
-        """
-        known = await self.all()
-        if not known:
-            raise Unavailable(
-                "no model is registered; try again when a pool has started",
-                code="no_model",
-                retry_after_s=NO_MODEL_RETRY_S,
-            )
-        if name is None and len(known) == 1:
-            return next(iter(known.values()))
-        if name is None or name not in known:
-            raise _unknown_model(name, sorted(known))
-        return known[name]
-
-
-def with_variants(registered: Mapping[str, ModelStatus]) -> dict[str, ModelStatus]:
-    """Return models with those that their pools serve beside them; their own go first."""
-    variants = {
-        spec.name: replace(status, spec=spec)
-        for status in registered.values()
-        for spec in status.spec.variants()
-    }
-    return {**variants, **registered}
-
-
-def _unknown_model(name: str | None, there_is: list[str]) -> NotFound:
-    choice = "there is " + ", ".join(there_is)
-    said = f"name a model: {choice}" if name is None else f"there is no model {name!r}; {choice}"
-    return NotFound(said, code="model_not_found", errors=[FieldError("model", choice)])
 
 
 @dataclass
@@ -117,6 +58,7 @@ class FrontEnd:
     fetches: FairLimiter
     """Places for fetching them."""
     images: ImageChecks
+    tenants: Tenants
     loras: Loras
     """Adapters that requests may name."""
     uploads: Shared
@@ -125,6 +67,8 @@ class FrontEnd:
     outputs: Intact
     callers: Authenticator | None
     """Authenticator; None: everybody may ask, without a key."""
+    operators: Authenticator | None
+    """Authenticator of operators; None: everybody on this machine is one."""
     links: Links
     """Signer of links to outputs."""
     bodies: Shared
@@ -158,11 +102,13 @@ class FrontEnd:
             http=fetch.client(resolver, server.fetch_timeout_s),
             fetches=_fetches(),
             images=ImageChecks(settings, has_tenants=callers is not None),
-            loras=Loras(models.all, queue, server.models_age_s),
+            tenants=Tenants(settings.tenants, queue.redis, server.models_age_s),
+            loras=Loras(models.own, queue, server.models_age_s),
             uploads=Shared("uploads", "too_many_uploads", UPLOADS, UPLOADS_EACH),
             webhooks=Webhooks(settings, queue),
             outputs=Intact(store, telemetry),
             callers=callers,
+            operators=Authenticator.of_operators(settings),
             links=Links(queue.redis, server.link_s),
             bodies=bodies_of(settings.limits),
             waits=waits_of(server),
@@ -201,8 +147,9 @@ class FrontEnd:
         await self.webhooks.close()
         if self.safety:
             await self.safety.close()
-        if self.callers:
-            await self.callers.close()
+        for authenticator in (self.callers, self.operators):
+            if authenticator:
+                await authenticator.close()
         await self.http.aclose()
 
 
@@ -255,8 +202,13 @@ async def tenant_of_caller(
 async def tenant_of_key(front: FrontEnd, key: str | None) -> str:
     """Return the tenant of a key; None: the request has none. Raises: Unauthorized."""
     tenant = await _tenant(front, key)
-    note(tenant=tenant)
+    note(tenant=tenant, key_id=key_id_of(front, key))
     return tenant
+
+
+def key_id_of(front: FrontEnd, key: str | None) -> str | None:
+    """Return the id of a good key; None: no keys are required."""
+    return id_of(key) if front.callers and key else None
 
 
 async def _tenant(front: FrontEnd, key: str | None) -> str:
@@ -268,16 +220,37 @@ async def _tenant(front: FrontEnd, key: str | None) -> str:
             "this server wants an API key: send the header `Authorization: Bearer atl_…`;"
             " its operator makes one by `atelier keys create --tenant NAME`"
         )
-    tenant = await front.callers.tenant(key)
-    if tenant is None:
-        raise Unauthorized(
-            "this API key is not known here: it is mistyped, or was revoked; ask the operator"
-            " for another one (`atelier keys create`)",
-            challenge='Bearer error="invalid_token"',
-            code="invalid_api_key",
+    found = await front.callers.find(key)
+    if found is None:
+        raise unknown_key()
+    if found.role is not Role.TENANT:
+        raise Forbidden(
+            "this is an operator's key, which acts for no tenant: take a tenant's"
+            " (`atelier keys create --tenant NAME`)",
+            code="wrong_role",
         )
-    return tenant
+    return found.tenant
+
+
+def unknown_key() -> Unauthorized:
+    """Return the problem of a key that is nobody's."""
+    return Unauthorized(
+        "this API key is not known here: it is mistyped, or was revoked; ask the operator"
+        " for another one (`atelier keys create`)",
+        challenge='Bearer error="invalid_token"',
+        code="invalid_api_key",
+    )
 
 
 Tenant = Annotated[str, Depends(tenant_of_caller)]
 """Tenant of a request: its key's, or everybody's where no keys are required."""
+
+
+async def _key_id(
+    front: Front, given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
+) -> str | None:
+    return key_id_of(front, given.credentials if given else None)
+
+
+KeyId = Annotated[str | None, Depends(_key_id)]
+"""Id of a request's key; None: no keys are required."""

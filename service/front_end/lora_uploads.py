@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from tempfile import TemporaryFile
 from uuid import uuid4
@@ -67,18 +67,34 @@ async def upload(front: FrontEnd, got: Received) -> tuple[Lora, bool]:
         Problem: it is refused, and nothing was kept.
         StoreError: as the store.
     """
-    spec = (await front.models.get(got.form.model)).spec
+    specs = await front.models.versions(got.form.model)
+    spec = min(specs, key=lambda one: one.lora_pages)
     if not (spec.lora_pages and spec.lora_layers):
         raise Invalid([FieldError("model", takes_no_loras(spec))])
+    model = _served_by(specs)
     await _check_name(front, got.tenant, got.form.name)
-    if there := await _already(front, got, spec.queue):
+    if there := await _already(front, got, model):
         return there, False
-    lora = await _checked(front, got, spec)
+    lora = await _checked(front, got, spec, model)
     with _busy():
         async with front.queue.lora_lock(got.tenant, lora.digest):
-            if there := await _already(front, got, spec.queue):
+            if there := await _already(front, got, model):
                 return there, False
             return await _kept(front, got, lora), True
+
+
+def _served_by(specs: Sequence[ModelSpec]) -> str:
+    """Return the model that an adapter is for: of an alias, the name that its versions share.
+
+    Raises: Invalid: they share none, or have other layers.
+    """
+    if len(specs) == 1:
+        return specs[0].queue
+    if len({(one.line, one.lora_layers) for one in specs}) == 1:
+        return specs[0].line
+    names = ", ".join(sorted(one.name for one in specs))
+    said = f"its versions are not made alike; upload the adapter for one of them: {names}"
+    raise Invalid([FieldError("model", said)])
 
 
 async def _check_name(front: FrontEnd, tenant: str, name: str) -> None:
@@ -93,7 +109,7 @@ async def _already(front: FrontEnd, got: Received, model: str) -> Lora | None:
 
     Raises: Conflict: it is another one, or the tenant has as many as it may have.
     """
-    limits, records = front.settings.tenant(got.tenant), await front.queue.loras(got.tenant)
+    limits, records = await front.tenants.of(got.tenant), await front.queue.loras(got.tenant)
     there = records.get(got.form.name)
     if there is None and len(records) >= limits.max_loras:
         raise _full(got.tenant, limits)
@@ -110,7 +126,7 @@ def _taken(there: Lora) -> Conflict:
     return Conflict(said, code="lora_exists", errors=[FieldError("name", said)])
 
 
-async def _checked(front: FrontEnd, got: Received, spec: ModelSpec) -> Lora:
+async def _checked(front: FrontEnd, got: Received, spec: ModelSpec, model: str) -> Lora:
     """Return the adapter that the file is. Raises: Invalid."""
     preview = await _check_preview(front, got)
     try:
@@ -120,7 +136,7 @@ async def _checked(front: FrontEnd, got: Received, spec: ModelSpec) -> Lora:
     _check_rank(facts.rank, spec, front.settings.limits.max_lora_rank)
     return Lora(
         name=got.form.name,
-        model=spec.queue,
+        model=model,
         digest=got.file.digest,
         bytes=got.file.bytes,
         rank=facts.rank,
@@ -168,7 +184,7 @@ def _busy() -> Iterator[None]:
 
 async def _kept(front: FrontEnd, got: Received, lora: Lora) -> Lora:
     """Store the file, then record it; the caller holds its lock. Raises: Conflict, StoreError."""
-    limits = front.settings.tenant(got.tenant)
+    limits = await front.tenants.of(got.tenant)
     async with _cleaned(front, got.tenant, lora):
         await front.store.put_file(lora_key(got.tenant, lora.digest), got.file.file, MEDIA_TYPE)
         if lora.preview:
@@ -233,7 +249,7 @@ async def _remove(front: FrontEnd, tenant: str, lora: Lora) -> None:
     try:
         await front.store.delete([file for file in files if file])
     except StoreError:
-        await front.queue.record_lora(tenant, lora, front.settings.tenant(tenant).max_loras)
+        await front.queue.record_lora(tenant, lora, front.tenants.known(tenant).max_loras)
         raise
 
 

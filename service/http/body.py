@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -54,24 +54,54 @@ def _check_type(request: Request) -> None:
         raise UnsupportedMedia(
             "send the body as JSON in UTF-8, with the header Content-Type: application/json"
         )
+    _check_encoding(request)
+
+
+def _check_encoding(request: Request) -> None:
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise UnsupportedMedia("send the body without a Content-Encoding")
 
 
+async def read_bytes(request: Request, max_bytes: int, hold: Hold) -> bytes:
+    """Return the body as it is.
+
+    Args:
+        hold: counts the body's bytes as they arrive.
+
+    Raises:
+        UnsupportedMedia: it has a Content-Encoding.
+        BodyTooLarge: it has more than `max_bytes`.
+        Problem: what `hold` raises.
+    """
+    _check_encoding(request)
+    data = bytearray()
+    async for chunk in _chunks(request, max_bytes, hold):
+        data += chunk
+    return bytes(data)
+
+
 async def _read(request: Request, max_bytes: int, hold: Hold) -> JsonReader:
+    reader = JsonReader()
+    async for chunk in _chunks(request, max_bytes, hold):
+        for start in range(0, len(chunk), SLICE_BYTES):
+            reader.feed(chunk[start : start + SLICE_BYTES])
+            if len(chunk) > SLICE_BYTES:  # waiting for the next chunk gives others their turn
+                await asyncio.sleep(0)
+    return reader
+
+
+async def _chunks(request: Request, max_bytes: int, hold: Hold) -> AsyncIterator[bytes]:
+    """Yield the body as it arrives. Raises: BodyTooLarge, and what `hold` raises."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
         raise await _too_large(request, max_bytes)
-    reader, size = JsonReader(), 0
+    size = 0
     async for chunk in request.stream():
         size += len(chunk)
         if size > max_bytes:
             raise await _too_large(request, max_bytes)
         hold.add(len(chunk))
-        for start in range(0, len(chunk), SLICE_BYTES):
-            reader.feed(chunk[start : start + SLICE_BYTES])
-            await asyncio.sleep(0)
-    return reader
+        yield chunk
 
 
 async def _too_large(request: Request, max_bytes: int) -> BodyTooLarge:

@@ -23,6 +23,7 @@ EXPOSED = (
     "WWW-Authenticate",
     "X-Fal-Error-Type",
     "X-Job-Id",
+    "X-Request-Id",
     "X-Should-Retry",
 )
 """Headers of answers that scripts of such a page may read, besides those that any may."""

@@ -25,10 +25,13 @@ from models.spec.image_files import ImageFileError, check, mask_of_alpha
 from models.spec.video_files import VideoBounds
 from models.spec.video_files import check as check_video
 from service.http.masked_files import paste, prepare, unpacked
+from service.http.pixel_comparison import compare
 
 LENGTH_BYTES = 8
-CHECK, MASK, PREPARE, PASTE, VIDEO = b"c", b"m", b"p", b"j", b"v"
+CHECK, MASK, PREPARE, PASTE, VIDEO, COMPARE = b"c", b"m", b"p", b"j", b"v", b"d"
 """Letters of what may be wanted."""
+LONG = (VIDEO, COMPARE)
+"""Checks that have the processor time of a video."""
 BASE_BYTES = 320 * 2**20
 """Memory of a child without pixels: the interpreter, its libraries, and the file itself."""
 BYTES_A_PIXEL = 24
@@ -48,7 +51,7 @@ def main(max_pixels: int, image_cpu_s: float, video_cpu_s: float) -> None:
     while head := sys.stdin.buffer.read(LENGTH_BYTES):
         wanted = sys.stdin.buffer.read(1)
         data = sys.stdin.buffer.read(int.from_bytes(head, "big"))
-        signal.setitimer(signal.ITIMER_PROF, video_cpu_s if wanted == VIDEO else image_cpu_s)
+        signal.setitimer(signal.ITIMER_PROF, video_cpu_s if wanted in LONG else image_cpu_s)
         answer = look_at(data, max_pixels, wanted)
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(answer), flush=True)
@@ -92,6 +95,7 @@ WANTED: Mapping[bytes, Callable[[bytes, int], dict[str, Any]]] = {
     PREPARE: prepare,
     PASTE: paste,
     VIDEO: video_of,
+    COMPARE: compare,
 }
 
 
@@ -102,7 +106,7 @@ def look_at(data: bytes, max_pixels: int, wanted: bytes = CHECK) -> dict[str, An
     except ImageFileError as error:
         return {"error": str(error)}
     except MemoryError:
-        instead = "send it smaller" if wanted == VIDEO else "save it again as PNG"
+        instead = "send it smaller" if wanted in LONG else "save it again as PNG"
         return {"error": f"takes too much memory to decode; {instead}", "spent": True}
 
 

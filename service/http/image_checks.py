@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -23,13 +24,16 @@ from models.spec.video_files import VideoBounds
 from service.http.fair_limiter import FairLimiter
 from service.http.masked_files import MaskedFiles, packed, to_paste, to_prepare
 from service.http.masked_images import Redrawing
+from service.http.pixel_comparison import Comparison, to_compare
 from service.settings.installation import IMPORT_ROOT
 from service.settings.settings import Settings
 
 LENGTH_BYTES = 8
 """Width of the length prefix that the child reads."""
-CHECK, MASK, PREPARE, PASTE, VIDEO = b"c", b"m", b"p", b"j", b"v"
+CHECK, MASK, PREPARE, PASTE, VIDEO, COMPARE = b"c", b"m", b"p", b"j", b"v", b"d"
 """Letters behind it: what the child does with a file."""
+LONG = (VIDEO, COMPARE)
+"""Checks that have the processor time of a video."""
 ANSWER_BYTES = 2**16
 """Maximum size of an answer beside images."""
 LETTERS_A_PIXEL = 6
@@ -50,6 +54,7 @@ class ImageChecks:
         """
         limits, count = settings.limits, settings.server.image_processes
         self._image_cpu_s, self._video_cpu_s = limits.image_cpu_s, limits.video_cpu_s
+        self._clip_pixels = limits.max_clip_pixels
         self._answer_bytes = ANSWER_BYTES + LETTERS_A_PIXEL * limits.max_image_pixels
         bounds = (limits.max_image_pixels, limits.image_cpu_s, limits.video_cpu_s)
         self._arguments = tuple(map(str, bounds))
@@ -83,6 +88,11 @@ class ImageChecks:
         data = await asyncio.to_thread(to_paste, image, files, made)
         answer = await self._answer(data, tenant, PASTE)
         return await asyncio.to_thread(base64.b64decode, answer["image"])
+
+    async def compared(self, files: Sequence[bytes], tenant: str) -> Comparison:
+        """Return what one or two files of images or videos show. Raises: ImageFileError."""
+        data = await asyncio.to_thread(to_compare, files, self._clip_pixels)
+        return Comparison.of(await self._answer(data, tenant, COMPARE))
 
     async def _answer(self, data: bytes, tenant: str, wanted: bytes) -> dict[str, Any]:
         """Return what a child makes of a file. Raises: ImageFileError."""
@@ -120,10 +130,10 @@ class ImageChecks:
         return ImageFileError("is broken and cannot be decoded (it breaks the decoder)")
 
     def _cpu_s(self, wanted: bytes) -> float:
-        return self._video_cpu_s if wanted == VIDEO else self._image_cpu_s
+        return self._video_cpu_s if wanted in LONG else self._image_cpu_s
 
     def _too_slow(self, wanted: bytes) -> ImageFileError:
-        instead = "send it shorter or smaller" if wanted == VIDEO else "save it again as PNG"
+        instead = "send it shorter or smaller" if wanted in LONG else "save it again as PNG"
         return ImageFileError(f"takes more than {self._cpu_s(wanted):g} s to decode; {instead}")
 
     async def _child(self) -> Process:

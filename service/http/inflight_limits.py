@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,8 @@ from service.settings.server import ServerSettings
 
 RETRY_AFTER_S = 2.0
 SLICE_BYTES = 2**18
+SMALL_BYTES = 2**14
+"""Size of a body that is sent at once, since every connection buffers as much."""
 
 
 class Shared:
@@ -34,18 +35,14 @@ class Shared:
         self._held: Counter[str] = Counter()
         self.all = 0
 
-    @contextmanager
-    def holding(self, client: str, amount: int = 0) -> Iterator[Hold]:
-        """Hold a part of what a client may have, for as long as the block lasts.
+    def holding(self, client: str, amount: int = 0) -> Hold:
+        """Hold a part of what a client may have, for as long as a block lasts (`with`).
 
         Raises: Busy, Unavailable: there is not as much left.
         """
         hold = self.hold(client)
-        try:
-            hold.add(amount)
-            yield hold
-        finally:
-            hold.close()
+        hold.add(amount)
+        return hold
 
     def hold(self, client: str) -> Hold:
         """Return an empty hold; its owner closes it."""
@@ -86,6 +83,14 @@ class Hold:
     shared: Shared
     client: str
     amount: int = 0
+
+    def __enter__(self) -> Hold:
+        """Hold what there is until the block ends."""
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Give it back."""
+        self.close()
 
     def add(self, amount: int) -> None:
         """Hold more.
@@ -133,8 +138,10 @@ class HeldResponse(Response):
         """Send the response in parts; what was held for it is given back at its end."""
         head = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **head})
-        for part in slices(bytes(self.body)):
-            await send({"type": "http.response.body", "body": part, "more_body": bool(part)})
+        body = bytes(self.body)
+        for part in (body,) if len(body) <= SMALL_BYTES else slices(body):
+            more = bool(part) and part is not body
+            await send({"type": "http.response.body", "body": part, "more_body": more})
         self._hold.close()
 
 

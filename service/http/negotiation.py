@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from service.errors.problems import Malformed, NotAcceptable
-from service.schemas.request import MEDIA_TYPES
+from service.schemas.request_parts import MEDIA_TYPES
 
 JSON = "application/json"
 EVENTS = "text/event-stream"

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from starlette.datastructures import MutableHeaders
+from collections.abc import Mapping
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors.headers import SAFE_HEADERS
 
 MEDIA_POLICY = "default-src 'none'; img-src 'self'; media-src 'self'; style-src 'unsafe-inline'"
 """Policy of files, which browsers wrap into a page of their own."""
+
+Headers = list[tuple[bytes, bytes]]
+
+
+def _raw(headers: Mapping[str, str]) -> Headers:
+    """Return headers as ASGI has them."""
+    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+
+_SAFE = _raw(SAFE_HEADERS)
+_SAFE_OF_MEDIA = _raw({**SAFE_HEADERS, "Content-Security-Policy": MEDIA_POLICY})
 
 
 class SecureAnswers:
@@ -22,14 +34,14 @@ class SecureAnswers:
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                _add(MutableHeaders(scope=message))
+                _add(message["headers"])
             await send(message)
 
         await self._app(scope, receive, with_headers)
 
 
-def _add(headers: MutableHeaders) -> None:
-    if headers.get("content-type", "").startswith(("image/", "video/")):
-        headers.setdefault("Content-Security-Policy", MEDIA_POLICY)
-    for name, value in SAFE_HEADERS.items():
-        headers.setdefault(name, value)
+def _add(headers: Headers) -> None:
+    given = dict(headers)
+    is_media = given.get(b"content-type", b"").startswith((b"image/", b"video/"))
+    safe = _SAFE_OF_MEDIA if is_media else _SAFE
+    headers += [(name, value) for name, value in safe if name not in given]

@@ -59,7 +59,7 @@ def traceparent(headers: Headers) -> str | None:
 
 def _describe(span: Span, scope: Scope, status: int) -> None:
     """Describe a span by its route alone: what a client writes into an address is private."""
-    route = getattr(scope.get("route"), "path", None)
+    route = getattr(scope.get("route"), "path_format", None)
     method = scope["method"] if scope["method"] in METHODS else "_OTHER"
     span.rename(f"{method} {route}" if route else method)
     span.set(

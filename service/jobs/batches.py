@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, cast
 
-from service.jobs.model.batch import STRUCTURED, Batch, BatchState, StoredFile, batch_fields
+from redis.exceptions import RedisError
+
+from service.jobs.model.batch import (
+    SENT_WITH,
+    STRUCTURED,
+    Batch,
+    BatchState,
+    StoredFile,
+    batch_fields,
+)
 from service.jobs.redis import keys
 from service.jobs.scripts.batches import (
     BatchRecorded,
@@ -23,6 +33,7 @@ from service.jobs.scripts.batches import (
     TakeBatch,
 )
 from service.jobs.scripts.client import Calls
+from service.jobs.scripts.runner import Unconfirmed
 
 FORGET_AT_ONCE = 100
 ENDS = frozenset({"completed", "failed"})
@@ -34,7 +45,7 @@ class BatchRecords(Calls):
 
     async def record_file(self, file: StoredFile, max_files: int | None = None) -> bool:
         """Record a file whose bytes are stored; return whether the tenant may have it."""
-        return await self._run(
+        return await self._accept(
             RecordFile(
                 file=file.id,
                 tenant=file.tenant,
@@ -62,18 +73,26 @@ class BatchRecords(Calls):
         return await self._run(RemoveFile(file_id, tenant))
 
     async def record_batch(self, batch: Batch, window_s: float, max_open: int) -> BatchRecorded:
-        """Record a new batch."""
-        fields = {**batch_fields(batch), "metadata": json.dumps(batch.metadata)}
-        return await self._run(
-            RecordBatch(
-                batch=batch.id,
-                tenant=batch.tenant,
-                file=batch.input_file_id,
-                window_s=window_s,
-                max_open=max_open,
-                fields=_flat(fields),
-            )
+        """Record a new batch.
+
+        Raises: Unconfirmed: replicas may lack it; it is cancelled, as far as the server answers.
+        """
+        sent_with = batch.model_dump(include=SENT_WITH, exclude_none=True)
+        fields = {**batch_fields(batch), **sent_with, "metadata": json.dumps(batch.metadata)}
+        record = RecordBatch(
+            batch=batch.id,
+            tenant=batch.tenant,
+            file=batch.input_file_id,
+            window_s=window_s,
+            max_open=max_open,
+            fields=_flat(fields),
         )
+        try:
+            return await self._accept(record)
+        except Unconfirmed:
+            with suppress(RedisError, OSError):
+                await self.cancel_batch(batch.id, batch.tenant)
+            raise
 
     async def batch(self, batch_id: str, tenant: str | None = None) -> Batch | None:
         """Return a batch; None: there is none, or it is another tenant's."""

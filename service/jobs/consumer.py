@@ -27,6 +27,7 @@ from service.jobs.model.job import (
     Usage,
     Warned,
 )
+from service.jobs.model.ledger import Delivered, Origin
 from service.jobs.model.metrics import End
 from service.jobs.model.preemption import FullPool
 from service.jobs.redis import keys
@@ -39,6 +40,8 @@ from service.settings.queue import QueueSettings
 MAX_PREVIEWS = 4
 """Maximum number of previews of a running job; some kilobytes each, gone when it ends."""
 
+UNKNOWN = Origin()
+NOTHING = Delivered()
 NO_BUCKETS: Mapping[str, float] = MappingProxyType({})
 
 logger = logging.getLogger(__name__)
@@ -52,6 +55,8 @@ class Claim:
     fence: int
     queued_at: float | None = None
     """Time at which it joined or rejoined the queue, by Redis's clock."""
+    is_first: bool = False
+    """True if nobody has claimed the job before."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ class Consumer(Calls):
         busy: Callable[[], bool] = lambda: False,
         may_compile: Callable[[], bool] | None = None,
         has_room: Callable[[], bool] = lambda: True,
+        origin: Origin = UNKNOWN,
     ) -> Claims:
         """Claim the next job, and compatible ones of all tenants by turns.
 
@@ -126,6 +132,7 @@ class Consumer(Calls):
             may_compile: whether it takes a job now whose bucket is not warm, and that one alone;
                 None: it takes them as any other.
             has_room: whether it takes anything still; where not, it waits no longer.
+            origin: of what it makes, for the ledger; jobs keep its checkpoint's fingerprint.
         """
         if slots < 1:
             return []
@@ -146,6 +153,7 @@ class Consumer(Calls):
             room_s=self._settings.lease_s,
             credit_s=self._settings.deadline_credit_s,
             answer_ms=ANSWER_MS,
+            origin=origin,
         )
         once = partial(self._claim_now, script, pool, model, busy, may_compile, has_room)
         claims = await self._or_release(once)
@@ -196,7 +204,7 @@ class Consumer(Calls):
             logger.warning("a job of %r needs a newer pool than %r: upgrade it", model, pool)
         claims = [_claim(fields) for fields in found.jobs]
         for claim in claims:
-            if claim.fence == 1:
+            if claim.is_first:
                 self.tally.claimed(claim.job)
         return claims
 
@@ -273,21 +281,27 @@ class Consumer(Calls):
         return await self._run(consumer.Warn(claim.job.id, claim.fence, said))
 
     async def finish(self, claim: Claim, outputs: Sequence[Output], usage: Usage) -> bool:
-        """False: no longer ours; what was stored for it may be deleted.
+        """End a job well, or pause an audition, which keeps its snapshots.
+
+        False: no longer ours; what was stored for it may be deleted.
 
         Args:
             usage: its seconds are this claim's; those of claims before it are added.
         """
+        is_paused = claim.job.stop_at_step is not None
+        state = JobState.PAUSED if is_paused else JobState.SUCCEEDED
         finished_at = await self._run(
             consumer.Finish(
                 claim.job.id,
                 claim.fence,
+                made=NOTHING if is_paused else Delivered.of(claim.job.request, outputs),
+                is_paused=is_paused,
                 outputs=serialization.outputs_json(outputs),
                 usage=usage.model_dump_json(),
             )
         )
         if finished_at:
-            self.tally.ended(End.of(claim.job, JobState.SUCCEEDED, finished_at))
+            self.tally.ended(End.of(claim.job, state, finished_at))
         return bool(finished_at)
 
     async def fail(
@@ -345,7 +359,10 @@ class Consumer(Calls):
 def _claim(fields: dict[str, str]) -> Claim:
     came_at = fields.get("queued_at")
     return Claim(
-        serialization.from_hash(fields), int(fields["fence"]), float(came_at) if came_at else None
+        serialization.from_hash(fields),
+        int(fields["fence"]),
+        float(came_at) if came_at else None,
+        fields.get("first_fence") == fields["fence"],
     )
 
 

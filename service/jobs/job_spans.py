@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from service.jobs.consumer import Claim
+from service.jobs.model import gen_ai
 from service.jobs.model.job import Job
 from service.tracing import spans
 from service.tracing.span import Attributes, Span
@@ -22,15 +23,12 @@ LOST, EXPIRED = "lost", "expired"
 
 
 def about(job: Job) -> Attributes:
-    """Return the attributes common to all spans of a job; of its request only the size.
+    """Return the attributes common to all spans of a job; of its request only sizes and seed.
 
     `gen_ai.` by OpenTelemetry's conventions for generative AI, where they have a name for it.
     """
     return {
-        "gen_ai.operation.name": "generate_content",
-        "gen_ai.provider.name": "atelier",
-        "gen_ai.request.model": job.model,
-        "gen_ai.request.choice.count": job.images,
+        **gen_ai.attributes(job),
         "atelier.job.id": job.id,
         "atelier.tenant": job.tenant,
         "atelier.bucket": job.bucket,
@@ -90,7 +88,9 @@ def record_note(note: Mapping[str, Any]) -> None:
     if trace is None:
         return
     attributes = {
-        "gen_ai.request.model": note["model"],
+        **gen_ai.SERVICE,
+        gen_ai.REQUEST_MODEL: note.get("served_as", note["model"]),
+        gen_ai.RESPONSE_MODEL: note["model"],
         "atelier.job.id": trace["id"],
         "atelier.tenant": trace.get("tenant", ""),
         OUTCOME: note["event"],

@@ -32,7 +32,7 @@ class LoraRecords(Calls):
 
     async def record_lora(self, tenant: str, lora: Lora, max_loras: int) -> LoraOutcome:
         """Record an adapter whose file is stored."""
-        return await self._run(RecordLora(tenant, lora.name, max_loras, lora.model_dump_json()))
+        return await self._accept(RecordLora(tenant, lora.name, max_loras, lora.model_dump_json()))
 
     async def remove_lora(self, tenant: str, lora: Lora) -> bool:
         """Remove the record; return whether another one of the tenant has the same file."""

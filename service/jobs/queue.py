@@ -9,6 +9,7 @@ from service.jobs.batches import BatchRecords
 from service.jobs.consumer import Claim, Claims, Consumer, Doing
 from service.jobs.door_records import DoorRecords
 from service.jobs.events import Event
+from service.jobs.ledger import LedgerRecords
 from service.jobs.loras import LoraRecords
 from service.jobs.maintenance import Maintenance
 from service.jobs.model.errors import (
@@ -20,7 +21,8 @@ from service.jobs.model.errors import (
     WireError,
 )
 from service.jobs.model.quota_usage import QuotaUsage
-from service.jobs.producer import Producer
+from service.jobs.operations import Operations
+from service.jobs.producer import Accepted, Producer
 from service.jobs.profiles import Profiles
 from service.jobs.scripts.consumer import Spent
 from service.jobs.scripts.producer import Depth, ModelStatus
@@ -28,6 +30,7 @@ from service.jobs.scripts.webhooks import Announcement
 from service.jobs.webhook_messages import Announcements
 
 __all__ = [
+    "Accepted",
     "Announcement",
     "Claim",
     "Claims",
@@ -48,6 +51,15 @@ __all__ = [
 
 
 class Queue(
-    Producer, Consumer, Maintenance, Profiles, Announcements, LoraRecords, DoorRecords, BatchRecords
+    Producer,
+    Consumer,
+    Maintenance,
+    Profiles,
+    Announcements,
+    LoraRecords,
+    DoorRecords,
+    BatchRecords,
+    Operations,
+    LedgerRecords,
 ):
     """Queue with all of its sides, over one connection."""

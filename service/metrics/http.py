@@ -5,21 +5,26 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     ProcessCollector,
-    generate_latest,
 )
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.jobs.model.histogram import Histogram
 from service.jobs.model.metrics import JobMetrics
+from service.jobs.model.reuse_metrics import ReuseMetrics
 from service.jobs.model.safety_metrics import SafetyMetrics
+from service.metrics import exposition
+from service.metrics.ledger import LedgerMetrics
 from service.metrics.queue import QueueGauges
+from service.metrics.versions import VersionMetrics
+from service.tracing import spans
 
 log = logging.getLogger("atelier")
 
@@ -43,8 +48,14 @@ DURATION_BUCKETS_S = (
     900,
 )
 ADMISSION_BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+GENERATE, READ = "generate", "read"
+"""Classes of requests to the API: those that ask for work, and all others."""
+ANSWERED, FAILED = "answered", "failed"
+UNKNOWN = ""
+"""Model of refused requests that name none of those that are registered."""
 COMMON_REFUSALS = (
     "invalid_request", "queue_full", "quota_exceeded", "deadline_too_soon", "store_unreachable",
+    "safety_unavailable",
 )  # fmt: skip
 """Refusals exported with 0 before the first one, so that it is an increase that alerts see; others
 appear when they happen."""
@@ -67,6 +78,14 @@ class Telemetry:
             ("route", "method", "status"),
             registry=self.registry,
         )
+        self.api = Counter(
+            "atelier_api_requests_total",
+            "Requests to the API, by whether they ask for work, and whether the answer was a 5xx.",
+            ("class", "outcome"),
+            registry=self.registry,
+        )
+        for name, outcome in itertools.product((GENERATE, READ), (ANSWERED, FAILED)):
+            self.api.labels(name, outcome)
         self.durations = Histogram(
             "atelier_http_request_duration_seconds",
             "Seconds from a request's arrival to the last byte of its response.",
@@ -109,31 +128,49 @@ class Telemetry:
             ("reason",),
             registry=self.registry,
         )
+        self.reuse = ReuseMetrics(self.registry)
         self.queue = QueueGauges(self.registry)
+        self.ledger = LedgerMetrics(self.registry)
+        self.versions = VersionMetrics(self.registry)
         self.safety = SafetyMetrics(self.registry, "before")
 
-    def expect(self, models: Iterable[str], classes: Iterable[str]) -> None:
-        """Tell of these from now on, with 0 where nothing has happened yet."""
+    def expect(
+        self, models: Iterable[str], classes: Iterable[str], named: Iterable[str] = ()
+    ) -> None:
+        """Tell of these from now on, with 0 where nothing has happened yet.
+
+        Args:
+            named: models that requests may name, those that pools serve beside others, too.
+        """
         models, classes = tuple(models), tuple(classes)
         self.tally.expect(models, classes)
         for model in models:
             self.admissions.labels(model)
+            self.reuse.expect(model)
         for model, name in itertools.product(models, classes):
             self.accepted.labels(model, name)
+        for model, name in itertools.product({*models, *named, UNKNOWN}, classes):
             for reason in COMMON_REFUSALS:
                 self.refused.labels(model, name, reason)
 
-    def page(self) -> bytes:
-        """The metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+    def page(self, accept: str | None) -> tuple[bytes, str]:
+        """Return the metrics in the format of an Accept header, and their media type."""
+        return exposition.page(self.registry, accept)
 
 
 class MeasureRequests:
-    """ASGI middleware that counts and times every request under its route's template."""
+    """ASGI middleware that counts and times every request under its route's template.
 
-    def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
+    Args:
+        class_of: class of a route's requests; None: it is no part of the API.
+    """
+
+    def __init__(
+        self, app: ASGIApp, telemetry: Telemetry, class_of: Callable[[Any], str | None]
+    ) -> None:
         self.app = app
         self.telemetry = telemetry
+        self.class_of = class_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Measure the request: its time, and its answer's status."""
@@ -154,8 +191,12 @@ class MeasureRequests:
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         """The log, too, has the route alone: what a client writes into an address is its own."""
-        route = getattr(scope.get("route"), "path", "none")
+        found = scope.get("route")
+        route = getattr(found, "path_format", "none")
         method = scope["method"] if scope["method"] in METHODS else "other"
         self.telemetry.requests.labels(route, method, str(status)).inc()
-        self.telemetry.durations.labels(route, method).observe(seconds)
+        exemplar = spans.exemplar_of(spans.here().traceparent)
+        self.telemetry.durations.labels(route, method).observe(seconds, exemplar)
+        if name := self.class_of(found):
+            self.telemetry.api.labels(name, FAILED if status >= 500 else ANSWERED).inc()
         log.debug("%s %s %d in %.3f s", method, route, status, seconds)

@@ -42,25 +42,65 @@ class QueueGauges:
             "atelier_model_ready",
             "1 if a pool of the model has finished its warm-up, else 0.",
         )
+        self._objective = by_model(
+            "atelier_objective_seconds",
+            "Time that a job of the model may wait for its first claim, as the settings say.",
+        )
+        self._cold_start = by_model(
+            "atelier_cold_start_seconds",
+            "Usual time from no pool of the model to a ready one, as the settings say.",
+        )
+        self._info = Gauge(
+            "atelier_model_info",
+            "1 for each registered model, with the fingerprint of its checkpoint.",
+            ("model", "fingerprint"),
+            registry=registry,
+        )
+        self._paused = Gauge(
+            "atelier_paused",
+            "1 for each model, pool or worker that an operator holds back.",
+            ("kind", "name"),
+            registry=registry,
+        )
         self._up = Gauge(
             "atelier_queue_up",
             "1 while the front end reaches Redis, else 0.",
             registry=registry,
         )
 
-    def look(self, models: Mapping[str, ModelStatus], depths: Mapping[str, Depth]) -> None:
-        """Export the queue's state by registered model."""
+    def look(
+        self,
+        models: Mapping[str, ModelStatus],
+        depths: Mapping[str, Depth],
+        paused: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        """Export the queue's state, and what is aimed at, by registered model.
+
+        Args:
+            paused: kind and name of what operators hold back.
+        """
         self._up.set(1)
         self._tell(models, depths)
+        replace(self._paused, ((one, 1) for one in paused))
 
     def away(self) -> None:
         """The queue does not answer: nothing is known of models and jobs."""
         self._up.set(0)
         self._tell({}, {})
+        self._paused.clear()
 
-    def _tell(self, models: Mapping[str, ModelStatus], depths: Mapping[str, Depth]) -> None:
+    def _tell(
+        self,
+        models: Mapping[str, ModelStatus],
+        depths: Mapping[str, Depth],
+    ) -> None:
+        aims = {name: status.spec.aim for name, status in models.items()}
+        replace(self._objective, (((name,), aim.objective_s) for name, aim in aims.items()))
+        replace(self._cold_start, (((name,), aim.cold_start_s) for name, aim in aims.items()))
         replace(self._pools, (((name,), len(status.pools)) for name, status in models.items()))
         replace(self._ready, (((name,), status.ready) for name, status in models.items()))
+        info = (((name, status.spec.fingerprint), 1) for name, status in models.items())
+        replace(self._info, info)
         replace(self._oldest, (((name,), depth.oldest_s) for name, depth in depths.items()))
         replace(self._backlog, (((name,), depth.backlog_s) for name, depth in depths.items()))
         replace(

@@ -79,7 +79,7 @@ def _weighted(request: Mapping[str, Any], field: str) -> str:
 
 
 def _pairs(recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    request, hires = recipe.request, recipe.request.get("hires", {})
+    request, hires = recipe.request, recipe.request.get("hires") or {}
     found = {
         "Steps": request.get("num_inference_steps"),
         "Sampler": SAMPLERS.get(recipe.scheduler, recipe.scheduler),
@@ -93,7 +93,7 @@ def _pairs(recipe: Recipe) -> Iterator[tuple[str, Any]]:
         "Clip skip": request.get("clip_skip"),
         "Lora hashes": ", ".join(f"{n}: {d[:HASH_CHARS]}" for n, d in recipe.loras.items()),
         "Hires resize": f"{hires['width']}x{hires['height']}" if hires else None,
-        "Hires steps": hires.get("num_inference_steps"),
+        "Hires steps": recipe.hires_steps,  # all that are named there run
         "Hires upscaler": HIRES_UPSCALERS.get(hires.get("upscaler", ""), hires.get("upscaler")),
         "Postprocess upscaler": request.get("upscale", {}).get("name"),
         "Postprocess upscale by": _number(request.get("upscale", {}).get("scale")),

@@ -14,12 +14,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.spec.hires import FIELD as HIRES
+from models.spec.hires import passes
 from models.spec.lora import RequestedLora
 from models.spec.model_spec import ModelSpec
 from models.spec.request_images import without_images
+from models.spec.strength import denoising_steps
 from models.spec.upscalers import upscaler_of
 
-PRIVATE = frozenset({"webhook", "metadata", "priority", "deadline_s", "num_images"})
+PRIVATE = frozenset({"webhook", "metadata", "priority", "deadline_s", "num_images", "reuse"})
 """Request fields that no recipe holds: of the client, not of the image. `seed` is the image's own,
 so `num_images` would be wrong."""
 PROMPTS = frozenset({"prompt", "negative_prompt", "prompt_2", "negative_prompt_2"})
@@ -52,6 +54,11 @@ class Recipe(BaseModel):
     """SHA-256 of the upscaler's file."""
     hires_upscaler: str | None = None
     """SHA-256 of the file of the upscaler between the passes of hires fix."""
+    hires_steps: int | None = None
+    """Steps that the second pass of hires fix runs, of those asked for."""
+    drafted: dict[str, Any] | None = None
+    """Fields of the request that its first steps were drawn with, a missing one null: it is a
+    branch of a draft, which no single request draws."""
     images: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each input image's file, by its path in the request: `control.0.image`."""
     frame: int | None = None
@@ -68,8 +75,12 @@ class Recipe(BaseModel):
 
     def without_prompts(self) -> Recipe:
         """Return it without what the client wrote."""
-        kept = {name: value for name, value in self.request.items() if name not in PROMPTS}
-        return self.model_copy(update={"request": kept})
+        kept, drafted = (
+            {name: value for name, value in fields.items() if name not in PROMPTS}
+            for fields in (self.request, self.drafted or {})
+        )
+        update = {"request": kept, "drafted": None if self.drafted is None else drafted}
+        return self.model_copy(update=update)
 
 
 def recipe_of(
@@ -86,14 +97,8 @@ def recipe_of(
         seed: the image's own.
         images: SHA-256 of its input images, by path.
     """
-    kept = {
-        name: value
-        for name, value in without_images(request).items()
-        if name not in PRIVATE and value is not None
-    }
-    output, upscaler = request.get("output", {}), upscaler_of(request, spec.upscalers)
-    between = spec.upscalers.get(request.get(HIRES, {}).get("upscaler"))
-    kept["output"] = {name: output[name] for name in OF_FILES if output.get(name) is not None}
+    kept, upscaler = repeatable(without_images(request)), upscaler_of(request, spec.upscalers)
+    between = spec.upscalers.get((request.get(HIRES) or {}).get("upscaler", ""))
     return Recipe(
         generator=generator(),
         request={**kept, "seed": seed},
@@ -102,8 +107,29 @@ def recipe_of(
         loras={lora.name: lora.digest for lora in loras},
         upscaler=upscaler.digest if upscaler else None,
         hires_upscaler=between.digest if between else None,
+        hires_steps=_hires_steps(request, spec),
         images=dict(images or {}),
     )
+
+
+def repeatable(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a resolved request makes the same files again, its seed included."""
+    kept = {
+        name: value
+        for name, value in request.items()
+        if name not in PRIVATE and (value is not None or name == HIRES)  # there null means off
+    }
+    output = request.get("output", {})
+    kept["output"] = {name: output[name] for name in OF_FILES if output.get(name) is not None}
+    return kept
+
+
+def _hires_steps(request: Mapping[str, Any], spec: ModelSpec) -> int | None:
+    _, second = passes(request, spec)
+    if second is None:
+        return None
+    strength = second.get("strength", 1.0)
+    return denoising_steps(second["num_inference_steps"], strength, spec.strength_rounds)
 
 
 @cache

@@ -31,7 +31,7 @@ from service.front_end.front_end import FrontEnd
 from service.http import ranges
 from service.http.inflight_limits import HeldResponse, Hold, slices
 from service.http.negotiation import EVENTS
-from service.jobs.model.job import Job, JobState, Output, Warned
+from service.jobs.model.job import CLIENTS_FAULT, Job, JobState, Output, Warned
 from service.jobs.model.state_machine import ENDED
 from service.jobs.queue import Event
 from service.jobs.storage.errors import StoreError
@@ -40,31 +40,33 @@ from service.responses.wait import events_of
 from service.schemas.response import JobView, QueueView, job_url, view_job
 
 KEEP_ALIVE = b": keep-alive\n\n"
-REQUESTS_FAULT = frozenset({"invalid_request", "refused_by_safety"})
-"""Codes of failed jobs that the same request would end with again."""
 
 
-async def show(front: FrontEnd, job: Job, hold: Hold | None = None) -> JobView:
+async def show(
+    front: FrontEnd, job: Job, hold: Hold | None = None, rank: int | None = None
+) -> JobView:
     """The job with its place in the queue, and with its files where it asked for them inline.
 
     Args:
         hold: counts those files; None: they are left out.
+        rank: jobs of its tenant that go before it; None: Redis is asked.
 
     Raises: Busy, Unavailable: there is no room for them.
     """
-    position, eta_s = await front.costs.place(job)
+    position, eta_s = await front.costs.place(job, rank)
     place = QueueView(position=position, eta_s=eta_s)
     size = _inline_bytes(job) if hold else 0
     if not (hold and size):
-        return view_job(job, place)
+        return view_job(job, place, retention_s=front.settings.queue.retention_s)
     hold.add(size)
-    return view_job(job, place, await _inline(front, job))
+    files = await _inline(front, job)
+    return view_job(job, place, files, retention_s=front.settings.queue.retention_s)
 
 
-async def show_what_fits(front: FrontEnd, job: Job, hold: Hold) -> JobView:
+async def show_what_fits(front: FrontEnd, job: Job, hold: Hold, rank: int | None = None) -> JobView:
     """The job as `show`; where there is no room for its files it is without them, and says so."""
     try:
-        return await show(front, job, hold)
+        return await show(front, job, hold, rank)
     except Busy as busy:
         view = await show(front, job)
         said = f"the files were left out ({busy.detail}); each has its address, `url`"
@@ -94,11 +96,20 @@ async def json_answer(front: FrontEnd, job: Job, client: str) -> Response:
 
 
 async def accepted_answer(
-    front: FrontEnd, job: Job, client: str, status: int, headers: Mapping[str, str]
+    front: FrontEnd,
+    job: Job,
+    client: str,
+    status: int,
+    headers: Mapping[str, str],
+    rank: int | None = None,
 ) -> Response:
-    """The job that was just accepted: no refusal, by which the client would not learn its id."""
+    """The job that was just accepted: no refusal, by which the client would not learn its id.
+
+    Args:
+        rank: as in `show`.
+    """
     hold = front.bodies.hold(client)
-    return _held(await show_what_fits(front, job, hold), hold, status, headers)
+    return _held(await show_what_fits(front, job, hold, rank), hold, status, headers)
 
 
 def _held(
@@ -110,7 +121,8 @@ def _held(
 
 def names_of(job: Job) -> dict[str, str]:
     """Headers that tell a client which job an answer is about."""
-    return {"Location": job_url(job.id), "X-Job-Id": job.id}
+    cache = {"X-Atelier-Cache": "hit"} if job.copied_from else {}
+    return {"Location": job_url(job.id), "X-Job-Id": job.id, **cache}
 
 
 @contextmanager
@@ -137,7 +149,7 @@ async def bytes_answer(
 
     Raises: Problem: it ended without one, has not ended, or gave what the client does not take.
     """
-    if job.state is not JobState.SUCCEEDED:
+    if not job.state.is_done:
         raise without_output(job)
     output = job.outputs[0]
     if output.content_type not in media_types:
@@ -158,7 +170,7 @@ def without_output(job: Job) -> Problem:
     """Return the problem that explains why there are no bytes to answer with."""
     rest: dict[str, Any] = {"headers": names_of(job), "members": {"job_id": job.id}}
     if job.error:
-        kind = Unservable if job.error.code in REQUESTS_FAULT else JobFailed
+        kind = Unservable if job.error.code in CLIENTS_FAULT else JobFailed
         return kind(job.error.message, code=job.error.code, **rest)
     match job.state:
         case JobState.CANCELED:
@@ -176,7 +188,7 @@ async def output_answer(
 
     Raises: Problem.
     """
-    output = _output(job, index)
+    output = output_of(job, index)
     about = _about_file(front, output)
     if answer := await _without_reading(front, output, headers, about, "GET"):
         return answer
@@ -192,7 +204,7 @@ async def output_head(front: FrontEnd, job: Job, index: int, headers: Headers) -
 
     Raises: Problem.
     """
-    output = _output(job, index)
+    output = output_of(job, index)
     about = _about_file(front, output)
     if answer := await _without_reading(front, output, headers, about, "HEAD"):
         return answer
@@ -201,7 +213,7 @@ async def output_head(front: FrontEnd, job: Job, index: int, headers: Headers) -
     return Response(headers=about, media_type=output.content_type)
 
 
-def _output(job: Job, index: int) -> Output:
+def output_of(job: Job, index: int) -> Output:
     """Return an output by its index. Raises: NotFound."""
     count = len(job.outputs)
     if index >= count:

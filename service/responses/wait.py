@@ -67,22 +67,16 @@ async def until_ended(front: FrontEnd, job: Job, wait_s: float, request: Request
     """The job once it has ended, or as it is when time, client or server give up the wait."""
     if not job.state.ended and wait_s > 0:
         give_up = asyncio.create_task(_gone(request, front.stopping))
-        ended = asyncio.create_task(_ended(front, job.id))
+        ended = asyncio.create_task(front.queue.ended(job.id))
         try:
             await asyncio.wait(
                 (ended, give_up), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
             )
-            if ended.done():
-                ended.result()
+            if ended.done() and (found := ended.result()):
+                return found
         finally:
             await cancel(ended, give_up)
     return await front.job(job.id, job.tenant)
-
-
-async def _ended(front: FrontEnd, job_id: str) -> None:
-    async with aclosing(front.queue.events(job_id)) as events:
-        async for _ in events:
-            pass
 
 
 async def _gone(request: Request, stopping: asyncio.Event) -> None:

@@ -29,7 +29,7 @@ from service.errors.problems import (
     Unavailable,
     UnsupportedMedia,
 )
-from service.schemas.examples import CANCELED_JOB, QUEUED_JOB, Example
+from service.schemas.examples import CANCELED_JOB, PENDING, QUEUED_JOB, Example
 
 Document = dict[str, Any]
 _REF = "#/components/examples/"
@@ -56,7 +56,11 @@ PROBLEMS: Mapping[int, Problem] = {
     )
 }
 """A problem of each status."""
-NAMED: Mapping[str, Example] = {"QueuedJob": QUEUED_JOB, "CanceledJob": CANCELED_JOB}
+NAMED: Mapping[str, Example] = {
+    "QueuedJob": QUEUED_JOB,
+    "CanceledJob": CANCELED_JOB,
+    "PendingVerification": PENDING,
+}
 """Examples that single routes give in place of their body's."""
 
 

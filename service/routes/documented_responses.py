@@ -13,7 +13,7 @@ from service.http.negotiation import JSON
 from service.responses.preview import MEDIA_TYPES as PREVIEWS
 from service.schemas.examples import EVENTS as EVENTS_EXAMPLE
 from service.schemas.examples import METRICS as METRICS_EXAMPLE
-from service.schemas.request import END_EVENTS, MEDIA_TYPES
+from service.schemas.request_parts import END_EVENTS, MEDIA_TYPES
 
 Documents = dict[str, Any]
 Responses = dict[int | str, Documents]
@@ -60,6 +60,7 @@ PROBLEM_HEADERS: dict[int, Documents] = {
 _NAMES = {
     "Location": _header("Where the job is."),
     "X-Job-Id": _header("The job's id."),
+    "X-Atelier-Cache": _header("`hit` where the files were drawn before; else it is absent."),
 }
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _FILES = {media_type: _BINARY for media_type in MEDIA_TYPES.values()}
@@ -79,6 +80,12 @@ _STREAM = {
 }
 
 
+def json_body(name: str) -> Documents:
+    """Describe the JSON body of a route that reads it itself, by the name of its schema."""
+    content = {JSON: _schema(name)}
+    return {"openapi_extra": {"requestBody": {"required": True, "content": content}}}
+
+
 def problems(*statuses: int, headers: Documents | None = None) -> Responses:
     """The errors that a route may answer with, and the 500 that none should.
 
@@ -96,6 +103,14 @@ def _problem(status: int, shared: Documents) -> Documents:
         **({"headers": headers} if headers else {}),
     }
 
+
+_KEY = _parameter(
+    "Idempotency-Key",
+    "A repeat with the same key and body gives the same job.",
+    minLength=1,
+    maxLength=255,
+    pattern="^[ -~]+$",
+)
 
 GENERATE: Documents = {
     "response_class": Response,
@@ -121,17 +136,42 @@ GENERATE: Documents = {
             _parameter(
                 "Prefer", "`wait` or `wait=N`: answer when the job has ended, or after N s."
             ),
-            _parameter(
-                "Idempotency-Key",
-                "A repeat with the same key and body gives the same job.",
-                minLength=1,
-                maxLength=255,
-                pattern="^[ -~]+$",
-            ),
+            _KEY,
         ],
     },
 }
 """POST /v1/generate."""
+
+CONTINUE: Documents = GENERATE | {
+    "openapi_extra": GENERATE["openapi_extra"]
+    | {"requestBody": {"required": True, "content": {JSON: _schema("ContinueRequest")}}}
+}
+"""POST /v1/jobs/{id}/continue."""
+
+VERIFY: Documents = {
+    "response_class": Response,
+    "responses": {
+        200: {
+            "description": "The verdict.",
+            "content": {JSON: _schema("Verification")},
+            "headers": _NAMES | _QUOTAS,
+        },
+        202: {
+            "description": "Accepted: it is still being drawn.",
+            "content": {JSON: _schema("Verification") | _example("PendingVerification")},
+            "headers": _NAMES | _QUOTAS,
+        },
+        **problems(400, 401, 404, 409, 410, 413, 415, 422, 429, 503, headers=_QUOTAS),
+    },
+    "openapi_extra": {
+        "requestBody": {"required": True, "content": {JSON: _schema("VerifyRequest"), **_FILES}},
+        "parameters": [
+            _parameter("Prefer", "`wait=N`: answer after N s, whether the job has ended or not."),
+            _KEY,
+        ],
+    },
+}
+"""POST /v1/verify."""
 
 CANCEL: Responses = {
     200: {"content": {JSON: _example("CanceledJob")}},
@@ -242,8 +282,15 @@ METRICS: Documents = {
     "response_class": Response,
     "responses": {
         200: {
-            "description": "Metrics in Prometheus' text format.",
-            "content": {"text/plain": {"schema": {"type": "string"}, "example": METRICS_EXAMPLE}},
+            "description": "Metrics in Prometheus' text format, as OpenMetrics, or in protobuf.",
+            "content": {
+                "text/plain": {"schema": {"type": "string"}, "example": METRICS_EXAMPLE},
+                "application/openmetrics-text": {
+                    "schema": {"type": "string"},
+                    "example": f"{METRICS_EXAMPLE}# EOF\n",
+                },
+                "application/vnd.google.protobuf": _BINARY,
+            },
         }
     },
 }

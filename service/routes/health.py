@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
 
 from service.errors.problems import Unavailable
 from service.front_end.front_end import Front
-from service.front_end.readiness import reasons_against, refresh_gauges
+from service.front_end.readiness import Check, reasons_against, refresh_gauges
 from service.routes.documented_responses import METRICS, problems
 from service.schemas.response import Health
+
+Only = Annotated[
+    Check | None,
+    Query(
+        description="What alone is asked. `redis`: for load balancers that leave out a front end "
+        "which cannot reach its queue, and keep one whose models have no pool, as requests for "
+        "them are what brings one. Left out: everything."
+    ),
+]
 
 router = APIRouter(tags=["health"])
 
@@ -23,9 +33,9 @@ async def get_health() -> Health:
 
 
 @router.get("/readyz", responses=problems(503))
-async def get_readiness(front: Front) -> Health:
+async def get_readiness(front: Front, only: Only = None) -> Health:
     """Requests would be accepted and served; else every reason against it."""
-    if reasons := await reasons_against(front):
+    if reasons := await reasons_against(front, only):
         raise Unavailable(
             "; ".join(reasons.values()),
             code="not_ready",
@@ -36,7 +46,8 @@ async def get_readiness(front: Front) -> Health:
 
 
 @router.get("/metrics", **METRICS)
-async def get_metrics(front: Front) -> Response:
-    """Metrics in Prometheus' text format."""
+async def get_metrics(request: Request, front: Front) -> Response:
+    """Metrics in Prometheus' text format, or as OpenMetrics or protobuf where `Accept` says so."""
     await refresh_gauges(front)
-    return Response(front.telemetry.page(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    body, media_type = front.telemetry.page(",".join(request.headers.getlist("accept")))
+    return Response(body, media_type=media_type, headers={"Vary": "Accept"})

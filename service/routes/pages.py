@@ -17,14 +17,19 @@ router = APIRouter()
 
 NO_FRAMES = "frame-ancestors 'none'"
 PLAYGROUND = Path(reference_page.__file__).with_name("index.html")
+OPERATOR = PLAYGROUND.with_name("operator.html")
 
 
 @router.get("/", include_in_schema=False)
 async def playground() -> HTMLResponse:
     """The playground."""
-    page, policy = _page()
-    headers = {"Cache-Control": "no-cache", "Content-Security-Policy": policy}
-    return HTMLResponse(page, headers=headers)
+    return _answer(PLAYGROUND)
+
+
+@router.get("/operator", include_in_schema=False)
+async def operator() -> HTMLResponse:
+    """The operators' page, which asks for one of their keys."""
+    return _answer(OPERATOR)
 
 
 @router.get("/docs", include_in_schema=False)
@@ -46,15 +51,21 @@ def _reference_policy(page: str) -> str:
     return f"default-src 'none'; {style}; base-uri 'none'; form-action 'none'; {NO_FRAMES}"
 
 
+def _answer(file: Path) -> HTMLResponse:
+    page, policy = _page(file)
+    headers = {"Cache-Control": "no-cache", "Content-Security-Policy": policy}
+    return HTMLResponse(page, headers=headers)
+
+
 @cache
-def _page() -> tuple[str, str]:
+def _page(file: Path) -> tuple[str, str]:
     """The page, and the policy under which it runs."""
-    page = PLAYGROUND.read_text("utf-8")
+    page = file.read_text("utf-8")
     return page, content_security_policy(page)
 
 
 def content_security_policy(page: str) -> str:
-    """Return what a browser allows the playground.
+    """Return what a browser allows the playground, and the operators' page.
 
     Its own script and style, its own server, and images and videos that it made itself or that the
     server redirects to.

@@ -20,14 +20,28 @@ GENERATE: Example = {
     "seed": 7,
     "metadata": {"shot": "12"},
 }
+CONTINUE: Example = {"images": [3, 7], "output": {"format": "png"}}
+MADE_BY: Example = {
+    "checkpoint": _SHA256,
+    "platform": "tpu",
+    "chip": "v6e",
+    "layout": "cfg=2,tensor=4",
+    "jax": "0.8.1",
+    "programs": _SHA256[::-1],
+}
 JOB: Example = {
     "id": _JOB_ID,
     "object": "job",
     "state": "succeeded",
     "model": "flux-demo",
+    "served_by": "flux-demo",
+    "model_fingerprint": _SHA256,
     "created_at": "2026-01-31T12:00:00.125Z",
     "started_at": "2026-01-31T12:00:00.250Z",
     "finished_at": "2026-01-31T12:00:01.500Z",
+    "expires_at": "2026-02-01T12:00:01.500Z",
+    "reuses": None,
+    "continues": None,
     "progress": {"step": 4, "steps": 4},
     "detail": None,
     "queue": {"position": None, "eta_s": None},
@@ -47,12 +61,35 @@ JOB: Example = {
             "fps": None,
             "duration_s": None,
             "sound_hz": None,
+            "made_by": MADE_BY,
         }
     ],
     "usage": {"steps": 4, "device_seconds": 1.2, "compile_seconds": 0.0, "queue_seconds": 0.125},
     "error": None,
     "warnings": [],
     "metadata": {"shot": "12"},
+}
+VERIFY: Example = {"job": _JOB_ID, "output": 0}
+VERIFICATION: Example = {
+    "object": "verification",
+    "verdict": "identical",
+    "message": "identical, bit for bit: the whole file",
+    "job": _JOB_ID[:-1] + "a",
+    "sha256": {"file": _SHA256, "drawn": _SHA256},
+    "pixels_sha256": {"file": _SHA256[::-1], "drawn": _SHA256[::-1]},
+    "max_difference": 0,
+    "differing_share": 0.0,
+    "psnr_db": None,
+    "tolerance_db": None,
+    "made_by": MADE_BY,
+    "drawn_by": MADE_BY,
+}
+PENDING: Example = {
+    **dict.fromkeys(VERIFICATION),
+    "object": "verification",
+    "verdict": "pending",
+    "message": "it is still being drawn; ask again with the same Idempotency-Key",
+    "job": _JOB_ID,
 }
 _WITHOUT_OUTPUTS: Example = {
     **JOB,
@@ -65,6 +102,7 @@ QUEUED_JOB: Example = {
     **_WITHOUT_OUTPUTS,
     "state": "queued",
     "finished_at": None,
+    "expires_at": None,
     "queue": {"position": 3, "eta_s": 4.2},
 }
 CANCELED_JOB: Example = {**_WITHOUT_OUTPUTS, "state": "canceled"}
@@ -76,6 +114,8 @@ MODEL: Example = {
     "created": 0,
     "owned_by": "atelier",
     "name": "flux-demo",
+    "version": None,
+    "fingerprint": _SHA256,
     "family": "flux",
     "tasks": ["text-to-image", "image-to-image"],
     "fields": ["guidance_scale", "height", "num_inference_steps", "prompt", "seed", "width"],
@@ -108,6 +148,7 @@ MODEL: Example = {
     "schedulers": {"euler": {"shift": {"kind": "number", "minimum": 0}}},
     "qualities": {},
     "image_prompts": {},
+    "hires_upscalers": [],
     "controls": {},
     "upscalers": {"photo": {"scale": 4, "tile": 256, "digest": _SHA256}},
     "has_exact": True,
@@ -157,6 +198,85 @@ METRICS = (
     "# TYPE atelier_connections gauge\n"
     "atelier_connections 3.0\n"
 )
+
+
+ADMIN_JOB: Example = {
+    "id": _JOB_ID,
+    "tenant": "acme",
+    "state": "running",
+    "model": "flux-demo",
+    "served_by": "flux-demo",
+    "created_at": "2026-01-31T12:00:00.125Z",
+    "started_at": "2026-01-31T12:00:00.250Z",
+    "finished_at": None,
+    "stage": "denoising",
+    "step": 2,
+    "steps": 4,
+    "pool": "flux-3f9c0a",
+    "attempts": 1,
+    "deaths": 0,
+    "device_seconds": 0.5,
+    "error": None,
+}
+ADMIN_JOBS: Example = {"data": [ADMIN_JOB], "next": None}
+PAUSES: Example = {
+    "data": [
+        {
+            "kind": "pool",
+            "name": "flux",
+            "by": "alice",
+            "at": "2026-01-31T12:00:00.000Z",
+            "reason": "a new driver",
+            "drains": True,
+        }
+    ],
+    "warning": None,
+}
+SLEEPS: Example = {
+    "data": [
+        {
+            "name": "flux",
+            "by": "alice",
+            "at": "2026-01-31T12:00:00.000Z",
+            "reason": "room for a training run",
+        }
+    ]
+}
+OVERVIEW: Example = {
+    "waiting": [{"model": "flux-demo", "tenant": "acme", "jobs": 3, "device_seconds": 4.5}],
+    "workers": [
+        {
+            "name": "flux-3f9c0a",
+            "pool": "flux",
+            "model": "flux-demo",
+            "ready": True,
+            "slots": 4,
+            "layout": "context 8",
+            "running": 1,
+            "asleep": False,
+        }
+    ],
+    "paused": PAUSES["data"],
+    "running": [ADMIN_JOB],
+    "failed": [],
+}
+AUDIT: Example = {
+    "data": [
+        {
+            "id": "5b0c9d2e7f1a",
+            "at": "2026-01-31T12:00:00.125000Z",
+            "key_id": "3f9c0a1b2d4e",
+            "name": "alice",
+            "address": "10.0.0.7",
+            "act": "drain pool",
+            "target": "flux",
+            "reason": "a new driver",
+            "details": {},
+            "outcome": "done",
+            "error": "",
+        }
+    ]
+}
 
 
 def shown(example: Example) -> JsonDict:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from pydantic import ConfigDict
 
 from models.spec.model_spec import Limits, ModelSpec
@@ -23,6 +25,7 @@ class Bounds(Limits):
     """Maximum number of adapters per request, where the model takes any."""
 
 
+@lru_cache(maxsize=64)
 def bounds_of(model: Limits, server: LimitSettings) -> Bounds:
     """Sides and frame counts are rounded down to what the model can make."""
     side = min(model.max_side_px, server.max_side_px)

@@ -11,13 +11,24 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.spec.controls import ControlKind
+from models.spec.hires import FIELD as HIRES
 from models.spec.image_prompts import ImagePrompt
 from models.spec.lora import PAGE_RANK, Lora
 from models.spec.model_spec import Batching, Need, Sizes
 from models.spec.option import Option
 from models.spec.quality_presets import Quality
 from models.spec.upscalers import Upscaler
-from service.jobs.model.job import Detail, Job, JobError, JobState, Output, Stage, Usage, Warned
+from service.jobs.model.job import (
+    Detail,
+    Job,
+    JobError,
+    JobState,
+    MadeBy,
+    Output,
+    Stage,
+    Usage,
+    Warned,
+)
 from service.jobs.queue import ModelStatus
 from service.schemas import examples
 from service.schemas.examples import shown
@@ -97,6 +108,9 @@ class OutputView(View):
     """Length in seconds."""
     sound_hz: int | None
     """Samples a second of its sound; null of an image and of a silent video."""
+    made_by: MadeBy | None
+    """Provenance, beside the request: checkpoint, chip, layout and programs. Null of a file that an
+    earlier version made."""
     base64: str | None = None
     """The file itself, where the request said `output.inline`."""
 
@@ -111,15 +125,27 @@ class JobView(View):
     object: Literal["job"] = "job"
     """Kind of this object."""
     state: JobState
-    """State that it is in; the last four are ends."""
+    """State that it is in; the last five are ends."""
     model: str
     """Name of the model in the request."""
+    served_by: str
+    """Name of the model that serves it: of an alias, the version that was drawn."""
+    model_fingerprint: str | None
+    """Fingerprint of the checkpoint that serves it, which changes whenever weights or configs do;
+    null of a job that an earlier version has accepted."""
     created_at: str
-    """Time at which it was accepted (RFC 3339), as the next two are."""
+    """Time at which it was accepted (RFC 3339), as the next three are."""
     started_at: str | None
     """Time at which a pool began with it last; null before that."""
     finished_at: str | None
     """Time at which it ended; null before that."""
+    expires_at: str | None
+    """Time at which it is forgotten, with its files and the drafts of a paused job; null until it
+    has ended."""
+    reuses: str | None
+    """Id of the job whose files it was given copies of; null: it was drawn."""
+    continues: str | None
+    """Id of the paused job whose drafts it finishes; null: of none."""
     progress: ProgressView
     """Denoising steps done and to do."""
     detail: DetailView | None
@@ -129,7 +155,8 @@ class JobView(View):
     request: dict[str, Any]
     """Resolved fields, the seed included; an image is shown by its key in the store."""
     outputs: list[OutputView]
-    """Files that it made; empty until it has succeeded."""
+    """Files that it made, of a paused job the previews of its drafts; empty until it has succeeded
+    or paused."""
     usage: Usage
     """Resources that it has used."""
     error: JobError | None
@@ -170,6 +197,11 @@ class ModelView(View):
     """Name of the server's software."""
     name: str
     """Name that requests give it."""
+    version: str | None
+    """Model that most requests of this alias are served by now, and that the rest of this object
+    is of; null: it is no alias."""
+    fingerprint: str
+    """Fingerprint of its checkpoint, which changes whenever weights or configs do."""
     family: str
     """Family of networks that it is of."""
     tasks: list[str]
@@ -199,6 +231,8 @@ class ModelView(View):
     """Names that an entry of the field `control` may have."""
     upscalers: dict[str, Upscaler]
     """Names that the field `upscale` may have, each with its scale."""
+    hires_upscalers: tuple[str, ...]
+    """Names that `hires.upscaler` may have, the default first; empty: it has no hires fix."""
     has_exact: bool
     """Whether it draws exact images, too: not where its weights are of 8 bits alone."""
     base: str | None
@@ -334,20 +368,28 @@ def view_job(
     job: Job,
     place: QueueView = NOWHERE,
     files: Mapping[int, bytes] | None = None,
+    *,
+    retention_s: float,
 ) -> JobView:
     """A job as clients see it.
 
     Args:
         place: where it stands in its queue.
         files: outputs by index that go into the answer itself.
+        retention_s: time that an ended job is kept.
     """
     return JobView(
         id=job.id,
         state=job.state,
-        model=str(job.request.get("model", job.model)),
+        model=(model := str(job.request.get("model", job.model))),
+        served_by=job.served_by or model,
+        model_fingerprint=job.fingerprint or None,
         created_at=timestamp(job.created_at),
         started_at=timestamp(job.started_at) if job.started_at else None,
         finished_at=timestamp(job.finished_at) if job.finished_at else None,
+        expires_at=timestamp(job.finished_at + retention_s) if job.finished_at else None,
+        reuses=job.copied_from,
+        continues=job.continues,
         progress=ProgressView(step=job.step, steps=job.steps),
         detail=_view_detail(job.detail),
         queue=place,
@@ -389,6 +431,8 @@ def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
     return ModelView(
         id=spec.name,
         name=spec.name,
+        version=spec.version or None,
+        fingerprint=spec.fingerprint,
         family=spec.family,
         tasks=list(spec.tasks),
         fields=sorted(spec.fields),
@@ -403,8 +447,9 @@ def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
         image_prompts=dict(spec.image_prompts),
         controls=dict(spec.controls),
         upscalers=dict(spec.upscalers),
+        hires_upscalers=spec.hires_upscalers if HIRES in spec.fields else (),
         has_exact=spec.has_exact,
-        base=spec.runs_on or None,
+        base=spec.runs_on if spec.runs_on not in ("", spec.version) else None,
         batching=spec.batching,
         sizes=spec.sizes,
         sound_hz=spec.sound_hz,

@@ -23,7 +23,8 @@ class LimitSettings(Section):
     """Maximum of width times height times frames of a video, also of one that is sent. Workers hold
     three times as many bytes while they encode it."""
     max_steps: int = Field(200, gt=0)
-    """Maximum number of denoising steps."""
+    """Maximum number of denoising steps; of hires fix's second pass, of those that its strength
+    leaves."""
     max_images: int = Field(16, gt=0)
     """Maximum number of images per request."""
     max_prompt_chars: int = Field(10_000, gt=0)

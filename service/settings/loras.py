@@ -13,7 +13,8 @@ class LoraSettings(Section):
     """Safetensors file; folder with a single one; or `hub-id@revision:file`, the revision and the
     file's name left out where there is but one."""
     model: str
-    """Name of the model that it is for, or the beginning of that model's fingerprint."""
+    """Name of the model that it is for, without an `@version` of all its versions; or the beginning
+    of that model's fingerprint."""
     expert: Expert | None = None
     """Expert of Wan 2.2 that the file is for. Left out: `high`, as in diffusers."""
     trigger: str = ""

@@ -49,7 +49,7 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-OF_BASE = ("image_prompts", "controls", "refiner", "pipeline")
+OF_BASE = ("image_prompts", "controls", "refiner", "latent_upsampler", "pipeline")
 """Settings of networks that lie beside a model's own, and of how it is drawn with."""
 
 
@@ -57,7 +57,8 @@ class ControlSettings(Section):
     """ControlNet beside a model."""
 
     source: str
-    """Folder in diffusers' layout, hub id with an optional @revision, or single file."""
+    """Folder in diffusers' layout, hub id with an optional @revision, or, of SDXL, a single file:
+    its path, or `owner/name:file` of a hub."""
     mode: Annotated[str, BeforeValidator(_as_text)] | None = None
     """Kind of control images, of a union: its name, such as "openpose", or its number."""
 
@@ -83,8 +84,8 @@ class ModelSettings(Section):
     """Whether the adapter is merged into the weights: images cost no more then, and the model has
     workers of its own."""
     source: str = Field("", validate_default=True)
-    """Folder in diffusers' layout, hub id with an optional @revision, or single file. Left out of a
-    model with a `lora`, which has its base's."""
+    """Folder in diffusers' layout, here or in an object store (`s3://…`, `gs://…`), hub id with an
+    optional @revision, or single file. Left out of a model with a `lora`, which has its base's."""
     pipeline: str | None = None
     """Class of diffusers' pipeline whose inputs the model takes, where `model_index.json` names
     another one of Flux's: `FluxKontextPipeline` for Kontext's weights in a single file, with the
@@ -113,13 +114,18 @@ class ModelSettings(Section):
     controls: dict[str, Annotated[ControlSettings, BeforeValidator(_with_source)]] = Field(
         default_factory=dict
     )
-    """ControlNets of SDXL, by the names that requests give them. Each is a source, or a table."""
+    """ControlNets of SDXL or Flux, by the names that requests give them. Each is a source, or a
+    table."""
     max_controls: int = Field(3, ge=1, le=8)
     """Controls that one request may have. Every image of a model with `controls` has memory for so
     many."""
     refiner: str | None = None
     """Refiner of SDXL, for requests that let it take their last steps: folder in diffusers' layout,
     hub id, or single file. Left out: none."""
+    latent_upsampler: str | None = None
+    """Network of LTX-2 that enlarges latents before its second stage, for requests with `hires`:
+    folder or hub id in diffusers' layout, or single file. Left out: the checkpoint's own
+    `latent_upsampler`, if it has one."""
     swap_experts: bool | None = None
     """Whether Wan 2.2's experts take turns on the device. Left out: where its memory demands it."""
     vae_tiling: bool | TilingSettings | None = None
@@ -143,6 +149,16 @@ class ModelSettings(Section):
     """Sizes that are served; each new one is compiled, which takes a minute or more. A list of
     them; "listed": those of `warmup`, compiled before the worker is ready; "any": whatever the
     model's limits allow. Others get a 422."""
+    token_buckets: float = Field(0.0, ge=0, le=1)
+    """Work that a step of Flux, or of Wan's text to video, may cost more, as a fraction, so that
+    sizes share it: tokens are padded to the next of a few counts, and a new size compiles no step.
+    0.06 has 1024 x 1024, 1152 x 896 and 1216 x 832 in one. 0: each size has steps of its own."""
+    objective_s: float = Field(300, gt=0)
+    """Time that a job may wait for its first claim, the objective of alerts: the share of a pool
+    that KEDA scales by is the same number. Jobs with a `deadline_s` have that one."""
+    cold_start_s: float = Field(900, gt=0)
+    """Usual time from no worker to the first that is ready: a machine, the weights, warm-up. Alerts
+    give a model that long before nobody works for it."""
     warmup: list[dict[str, Any]] = Field([{}])
     """Requests whose programs are compiled before the worker is ready; {} is the model's
     default."""

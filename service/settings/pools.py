@@ -18,6 +18,13 @@ class PoolSettings(Section):
     also: tuple[str, ...] = ()
     """Further models of the same family that its workers serve, on the same devices: checkpoints of
     one base. Weights that are equal lie there once. Of slices on one host."""
+    by_turns: tuple[str, ...] = ()
+    """Further models, of any family, that its workers serve by turns: the weights of one are on the
+    devices, those of the others in host memory. Of slices on one host."""
+    turn_s: float = Field(30, gt=0)
+    """Shortest time that a model of `by_turns` has the devices while it has work and another one's
+    jobs wait; longer where swaps would take more than a tenth of the time. Then its jobs end within
+    `quantum_s`, or are put aside and go on later."""
     hosts: HostsSettings = HostsSettings()
     """The hosts of one worker, where its slice lies on several."""
     count: int = Field(1, gt=0)
@@ -73,15 +80,25 @@ class PoolSettings(Section):
     """Preempt only where the other job would otherwise wait this many times as long as it runs:
     videos make way for images, and not images for each other."""
 
+    receipts: float = Field(0.01, ge=0, le=1)
+    """Share of the images and videos of other presets than `exact` that a worker keeps in memory
+    and draws again exactly while its devices are idle, to report the PSNR that was kept; 0: none.
+    """
+
     @property
     def models(self) -> tuple[str, ...]:
         """Names of all models that its workers serve."""
-        return (self.model, *self.also)
+        return (self.model, *self.also, *self.by_turns)
 
     @model_validator(mode="after")
     def _serves_each_once(self) -> PoolSettings:
         if len({*self.models}) < len(self.models):
-            raise ValueError("also: name other models than `model`, and each once")
-        if self.also and self.hosts.count > 1:
-            raise ValueError("also: slices on several hosts serve one model; make a pool for each")
+            raise ValueError("also, by_turns: name other models than `model`, and each once")
+        if self.also and self.by_turns:
+            raise ValueError("also: models lie side by side or come by turns; make a pool for each")
+        if (self.also or self.by_turns) and self.hosts.count > 1:
+            raise ValueError(
+                f"{'also' if self.also else 'by_turns'}: slices on several hosts serve one model; "
+                "make a pool for each"
+            )
         return self

@@ -29,6 +29,11 @@ class QueueSettings(Section):
     longer."""
     idempotency_s: float = Field(24 * 3600, gt=0)
     """Time that an Idempotency-Key stands for its job."""
+    reuse: bool = False
+    """Answer to a request that was drawn before, for the same tenant by the same weights: true:
+    copies of those files, while they are kept; or, where its worker is drawing that just now, of
+    what it becomes. A request may refuse that with `reuse`; where `safety.after` has pixels
+    checked, all are drawn."""
     deposit_s: float = Field(600, gt=0)
     """Time that input images wait in the store for their request to be accepted; longer than
     accepting takes. Those of a front end that died in between are deleted then."""
@@ -39,7 +44,13 @@ class QueueSettings(Section):
     priority_advance_s: float = Field(30, ge=0)
     """Device-seconds by which one level of priority brings a tenant ahead of others."""
     deadline_credit_s: float = Field(300, ge=0)
-    """Device-seconds by which deadlines may bring a tenant ahead of its share."""
+    """Device-seconds, for each worker of the model, by which deadlines may bring a tenant ahead of
+    its share."""
+    wait_replicas: int = Field(0, ge=0)
+    """Number of Redis' replicas that must have a job, file, batch or adapter before it is accepted.
+    0: acceptance does not wait for them, and a failover may lose what they had not received."""
+    wait_replicas_s: float = Field(2, gt=0, le=4)
+    """Time that acceptance waits for `wait_replicas`; after it the request gets a 503."""
     affinity_s: float = Field(2, ge=0)
     """Time that a job waits for a worker that has compiled its bucket while others could take
     it."""

@@ -63,6 +63,11 @@ class ServerSettings(Section):
     """Names by which clients may call this server, such as `atelier.example`; `*.example` is all
     below it. Addresses and `localhost` need no entry. Without keys other names are refused, since a
     foreign page may point a name of its own here; with keys only where names are listed."""
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Networks of the proxies before this server, such as `["10.0.0.0/24", "203.0.113.7"]`, whose
+    `X-Forwarded-For` and `X-Forwarded-Proto` are believed: a request's address is the last one in
+    the former that is not of these networks. List proxies only, and each that adds an address.
+    Left out: nobody is believed, and the address is that of whoever has connected."""
     cors_origins: tuple[Origin, ...] = ()
     """Origins whose pages may call this server from a browser, such as `https://studio.example`
     (CORS); `*` is every page, and wants keys. Left out: only the server's own pages. Cookies are
@@ -86,12 +91,14 @@ class ServerSettings(Section):
     min_bytes_per_s: float = Field(16_384, gt=0)
     """Lowest rate of a body; slower connections are closed."""
     cancel_when_left: bool = True
-    """Whether a job is canceled when the client leaves that waits for it, where another API gives
-    it no way to come back: not with an Idempotency-Key, and never a job of `POST /v1/generate`."""
+    """Canceling of a job when the client leaves that waits for it, where another API or
+    `POST /v1/verify` gives it no way to come back: not with an Idempotency-Key, and never a job of
+    `POST /v1/generate`."""
     keep_alive_s: float = Field(15, gt=0)
     """Interval of keep-alive comments in event streams."""
     models_age_s: float = Field(1, ge=0)
-    """Maximum age of the front end's copy of the registered models, and of uploaded adapters."""
+    """Maximum age of the front end's copy of the registered models, of uploaded adapters, and of
+    tenants' settings."""
     image_processes: int = Field(2, gt=0)
     """Number of processes that check input images. With keys, one tenant gets all but one of
     them."""

@@ -24,6 +24,7 @@ from pydantic_settings import (
 from service.settings.batches import BatchSettings
 from service.settings.limits import LimitSettings
 from service.settings.loras import LoraSettings
+from service.settings.metrics import MetricsSettings
 from service.settings.models import ModelSettings
 from service.settings.output import OutputSettings
 from service.settings.pools import PoolSettings
@@ -36,6 +37,7 @@ from service.settings.store import StoreSettings
 from service.settings.tenants import TenantSettings
 from service.settings.tracing import TracingSettings
 from service.settings.upscalers import UpscalerSettings
+from service.settings.usage import UsageSettings
 from service.settings.webhooks import WebhookSettings
 
 CONFIG_VARIABLE = "ATELIER_CONFIG"
@@ -63,6 +65,10 @@ class Settings(BaseSettings):
     compile_cache: Path | None = None
     """Folder of compiled programs, kept for the next start; workers of several machines may share
     one. Left out: below `state_dir`."""
+    executables: str | None = None
+    """Store of executables that `atelier compile` has made: folder, `s3://…` or `gs://…`. Workers
+    fetch from it what their `compile_cache` lacks, before they compile. Whoever may write to it can
+    run code in the workers. Left out: none."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""
     log_format: Literal["text", "json"] = "text"
@@ -77,8 +83,11 @@ class Settings(BaseSettings):
     safety: SafetySettings = SafetySettings()
     batches: BatchSettings = BatchSettings()
     tracing: TracingSettings = TracingSettings()
+    usage: UsageSettings = UsageSettings()
+    metrics: MetricsSettings = MetricsSettings()
     tenants: dict[str, TenantSettings] = Field(default_factory=dict)
-    """Tenants by name; `"*"` is all that are not named."""
+    """Tenants by name; `"*"` is all that are not named. Those that `atelier tenants` keeps in Redis
+    stand before these, and change without a restart."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
     """Models by name."""
     loras: dict[str, LoraSettings] = Field(default_factory=dict)
@@ -92,16 +101,6 @@ class Settings(BaseSettings):
     def store_url(self) -> str:
         """Return where outputs are stored."""
         return self.store.url or str((self.state_dir / "outputs").resolve())
-
-    def tenant(self, name: str) -> TenantSettings:
-        """Return a tenant's settings; those of `*` where it has none."""
-        return self.tenants.get(name) or self.tenants.get("*") or TenantSettings()
-
-    @property
-    def tenant_classes(self) -> list[str]:
-        """Metrics classes of all tenants."""
-        named = {tenant.metrics_class for tenant in self.tenants.values()}
-        return sorted(named | {TenantSettings().metrics_class})
 
     @property
     def compile_folder(self) -> Path:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from pydantic import Field
 
 from service.settings.section import Section
+
+OTHERS = "*"
+"""Name of whoever is not named."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Names that a tenant may have: they become parts of Redis keys and settings."""
 
 
 class TenantSettings(Section):
@@ -28,3 +36,20 @@ class TenantSettings(Section):
     device_seconds_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Maximum device-seconds of jobs that ended in the last hour and, as predicted, of those that
     have not ended. A job is accepted while anything is left, so the last one may go beyond."""
+
+
+def classes_of(tenants: Iterable[TenantSettings]) -> list[str]:
+    """Return the metrics classes of these tenants, and of those that are nowhere named."""
+    return sorted({one.metrics_class for one in (*tenants, TenantSettings())})
+
+
+def check_tenant(name: str) -> None:
+    """Check a tenant's name.
+
+    Raises: ValueError: a tenant can't be called so.
+    """
+    if not NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} can't be a tenant: take up to 64 letters, digits, dots, dashes"
+            " and underscores, a letter or digit first"
+        )

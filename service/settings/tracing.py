@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from pydantic import Field, model_validator
 
+from service.settings.otlp import address_of, check_endpoint
 from service.settings.section import Section
 
 
@@ -22,16 +21,16 @@ class TracingSettings(Section):
     """Whether to continue a client's `traceparent` with its sampling decision. False: every request
     begins a trace of its own."""
 
+    gcp_project: str | None = Field(None, min_length=1)
+    """Project of Google Cloud whose Cloud Trace has the spans: lines of the log in JSON then name
+    their trace as Cloud Logging reads it, and it shows them beside each other."""
+
     @model_validator(mode="after")
     def _is_reachable(self) -> TracingSettings:
-        parts = urlsplit(self.endpoint or "")
-        is_url = parts.scheme in ("http", "https") and parts.hostname
-        if self.endpoint is not None and not is_url:
-            raise ValueError("endpoint must be a whole http or https URL")
+        check_endpoint("endpoint", self.endpoint)
         return self
 
     @property
     def address(self) -> str:
         """Return the collector's address for traces."""
-        parts = urlsplit(self.endpoint or "")
-        return parts._replace(path=parts.path.rstrip("/") or "/v1/traces").geturl()
+        return address_of(self.endpoint, "/v1/traces")

@@ -1,4 +1,4 @@
-"""Context of a log line: job, tenant, pool and trace, wherever in the code it is written.
+"""Context of a log line: request, key, job, pool, trace, wherever in the code it is written.
 
 Never what a job asks for: prompts and keys have no place in logs. We write none; what others say,
 such as the text of an exception, may quote a prompt, and is cleared of it before it is written.
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T", str, str | None)
 
-FIELDS = ("job", "tenant", "pool", "trace_id", "span_id")
+FIELDS = (*("request_id", "key_id", "job", "tenant", "pool", "trace_id", "span_id", "trace_flags"),)
 
 HIDDEN = "[prompt]"
 LEAST_CHARS = 4
@@ -39,9 +39,10 @@ def note(**fields: str | None) -> None:
 
 
 @contextmanager
-def about(**fields: str) -> Iterator[None]:
-    """Set fields of log lines written inside."""
-    token = _here.set({**(_here.get() or {}), **_known(fields)})
+def about(**fields: str | None) -> Iterator[None]:
+    """Set fields of log lines written inside; None removes one."""
+    token = _here.set(_here.get())
+    note(**fields)
     try:
         yield
     finally:

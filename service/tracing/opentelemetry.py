@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import socket
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
@@ -32,6 +29,7 @@ from opentelemetry.trace import (
 from opentelemetry.trace import Span as ApiSpan
 
 from service.settings.tracing import TracingSettings
+from service.tracing.resource import resource_of
 from service.tracing.span import ERROR_TYPE, NONE, NOTHING, Attributes, Kind, Span
 
 SEND_EVERY_S = 1.0
@@ -95,14 +93,7 @@ class OpenTelemetry:
         self._ids = Ids()
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(settings.sample_ratio)),
-            resource=Resource.create(
-                {
-                    "service.name": service,
-                    "service.namespace": "atelier",
-                    "service.instance.id": f"{socket.gethostname()}-{os.getpid()}",
-                    **attributes,
-                }
-            ),
+            resource=resource_of(service, attributes),
             shutdown_on_exit=False,
             id_generator=self._ids,
             span_limits=SpanLimits(max_span_attribute_length=MAX_CHARS),
@@ -163,8 +154,9 @@ class Recorded(Span):
         self._span = span
         context = span.get_span_context()
         trace, own = f"{context.trace_id:032x}", f"{context.span_id:016x}"
-        self.traceparent = f"00-{trace}-{own}-{context.trace_flags & TraceFlags.SAMPLED:02x}"
-        self.names = {"trace_id": trace, "span_id": own}
+        flags = f"{context.trace_flags & TraceFlags.SAMPLED:02x}"
+        self.traceparent = f"00-{trace}-{own}-{flags}"
+        self.names = {"trace_id": trace, "span_id": own, "trace_flags": flags}
 
     def set(self, attributes: Attributes) -> None:
         """Set attributes."""

@@ -174,6 +174,15 @@ def trace_of(traceparent: str | None) -> str | None:
     return None if known is None else known.split("-")[1]
 
 
+def exemplar_of(traceparent: str | None) -> dict[str, str] | None:
+    """Return a span as labels of an exemplar; None: there is none, or it is not recorded."""
+    known = parse(traceparent)
+    if known is None or not int(known[-2:], 16) & _SAMPLED:
+        return None
+    _, trace, span, _ = known.split("-")
+    return {"trace_id": trace, "span_id": span}
+
+
 def parse(traceparent: str | None) -> str | None:
     """A client's header in our own spelling; None: it is none, and is ignored."""
     found = _CURRENT.fullmatch(traceparent or "")

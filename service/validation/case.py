@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from models.spec.lora import Lora
@@ -26,7 +27,7 @@ class Case:
     loras: Sequence[Lora] = ()
     """Adapters that the tenant may name, of any model."""
 
-    @property
+    @cached_property
     def bounds(self) -> Bounds:
         """Bounds of the model and the settings together."""
         return bounds_of(self.spec.limits, self.limits)

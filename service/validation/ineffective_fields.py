@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from models.spec.controls import FIELD as CONTROL
+from models.spec.controls import is_read_with_others
+from models.spec.hires import passes
 from models.spec.model_spec import Need
+from models.spec.progressive import why_idle
 from models.spec.prompt_syntax import (
     has_compositions,
     has_edits,
@@ -97,6 +100,14 @@ def _idle_quality(case: Case, output: Mapping[str, Any]) -> Warnings:
         yield Warned(field="quality", message=said)
 
 
+def _idle_progressive(case: Case, output: Mapping[str, Any]) -> Warnings:
+    preset = case.spec.qualities.get(case.given.get("quality", ""))
+    if preset is None or not (why := why_idle(case.fields, case.spec)):
+        return
+    what = "has no effect" if preset.levers == {"progressive"} else "has no smaller steps"
+    yield Warned(field="quality", message=f"{what}: {why}")
+
+
 def _long_seed(case: Case, output: Mapping[str, Any]) -> Warnings:
     seed = case.given.get("seed", 0)
     if seed >> SEED_BITS:
@@ -127,16 +138,29 @@ def _idle_loras(case: Case, output: Mapping[str, Any]) -> Warnings:
 
 
 def _idle_controls(case: Case, output: Mapping[str, Any]) -> Warnings:
-    fields = case.fields
-    steps = denoising_steps(
-        fields["num_inference_steps"], fields.get("strength", 1.0), case.spec.strength_rounds
-    )
-    for index, entry in enumerate(case.given.get(CONTROL, ())):
-        if not entry["scale"]:
-            yield Warned(field=f"{CONTROL}.{index}", message="has no effect: its scale is 0")
-        elif not any(_is_in(entry, step, steps) for step in range(steps)):
-            said = f"has no effect: none of the {steps} steps lies between its start and end"
-            yield Warned(field=f"{CONTROL}.{index}", message=said)
+    entries = case.given.get(CONTROL, ())
+    for index, entry in enumerate(entries):
+        if why := _why_idle(case, entry):
+            is_told = is_read_with_others(entry, entries, case.spec.controls)
+            what = "its image has no effect, only its mode" if is_told else "has no effect"
+            yield Warned(field=f"{CONTROL}.{index}", message=f"{what}: {why}")
+
+
+def _why_idle(case: Case, control: Mapping[str, Any]) -> str:
+    """Return why no step sees a control's image; nothing if one does."""
+    if not control["scale"]:
+        return "its scale is 0"
+    passes_steps = [*_steps_of_passes(case)]
+    if any(_is_in(control, step, steps) for steps in passes_steps for step in range(steps)):
+        return ""
+    return f"none of the {max(passes_steps)} steps lies between its start and end"
+
+
+def _steps_of_passes(case: Case) -> Iterator[int]:
+    for one in passes(case.fields, case.spec):
+        if one is not None:
+            steps, strength = one["num_inference_steps"], one.get("strength", 1.0)
+            yield denoising_steps(steps, strength, case.spec.strength_rounds)
 
 
 def _is_in(control: Mapping[str, Any], step: int, steps: int) -> bool:
@@ -201,6 +225,7 @@ _CHECKS: tuple[Callable[[Case, Mapping[str, Any]], Warnings], ...] = (
     _idle,
     _weak_guidance,
     _idle_quality,
+    _idle_progressive,
     _long_seed,
     _idle_output,
     _silent_output,

@@ -84,7 +84,7 @@ def scales(entry: Entry) -> tuple[ScaleInterval, ...]:
 def _found(name: str, spec: ModelSpec, offered: Sequence[Lora]) -> Lora:
     """Return the model's adapter of that name. Raises: NoSuchLora."""
     named = [lora for lora in offered if lora.name == name]
-    own = next((lora for lora in named if lora.model == spec.queue), None)
+    own = next((lora for lora in named if spec.takes(lora)), None)
     if own is None:
         raise NoSuchLora(_not_here(name, named, spec, offered))
     if own.error is not None:
@@ -96,7 +96,7 @@ def _not_here(name: str, named: Sequence[Lora], spec: ModelSpec, offered: Sequen
     if named:
         of = " and ".join(repr(lora.model) for lora in named)
         return f"the adapter {name!r} is for the model {of}, not for {spec.name!r}"
-    there_are = [one.name for one in offered if one.model == spec.queue and one.error is None]
+    there_are = [one.name for one in offered if spec.takes(one) and one.error is None]
     if not there_are:
         return (
             f"there is no adapter {name!r}: the model {spec.name!r} has none yet; upload one by"

@@ -8,22 +8,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.spec.hires import FIELD as HIRES
-from models.spec.hires import passes
 from models.spec.hires import with_defaults as with_target
 from models.spec.image_files import ImageFile
 from models.spec.image_sizes import size_of_area, within_pixels
 from models.spec.lora import Lora, RequestedLora
 from models.spec.model_spec import ModelSpec, Task
-from models.spec.strength import denoising_steps
+from models.spec.passes import passes, steps_of
+from models.spec.quality_presets import EXACT
 from models.spec.upscalers import FIELD as UPSCALE
 from models.spec.upscalers import with_defaults as with_upscaler
 from service.errors.problems import FieldError, Invalid, NotAcceptable
 from service.jobs.model.job import Warned
-from service.schemas.request import MEDIA_TYPES, GenerateRequest, OutputRequest, model_fields
+from service.schemas.request import GenerateRequest, model_fields
+from service.schemas.request_parts import MEDIA_TYPES, OutputRequest
 from service.settings.limits import LimitSettings
 from service.validation.case import Case
 from service.validation.ineffective_fields import all_warnings
 from service.validation.loras import requested
+from service.validation.quality_aim import chosen_preset
 from service.validation.rules import all_errors
 from service.validation.steps import STEP_LISTS, listed_steps
 
@@ -73,8 +75,11 @@ def resolve(
     task = task_of(given, spec)
     fields = _with_defaults(given, spec, task)
     output = _output(request, task, media_types, fields)
+    unmet = _take_preset(given, fields, spec, task)
     case = Case(spec, limits, task, fields, given, loras)
-    errors = all_errors(case)
+    errors = [*all_errors(case), *unmet]
+    if not errors:
+        errors += _wrong_stop(request, fields, spec)
     errors += _wrong_output(output["format"], task, media_types, fields)
     if errors:
         raise Invalid(errors)
@@ -90,13 +95,38 @@ def resolve(
     )
 
 
+def _wrong_stop(
+    request: GenerateRequest, fields: Mapping[str, Any], spec: ModelSpec
+) -> list[FieldError]:
+    """Check that an audition's images stop before their first pass is over."""
+    if request.stop_at_step is None:
+        return []
+    steps = steps_of_passes(fields, spec)[0] // int(fields["num_images"])
+    if request.stop_at_step < steps:
+        return []
+    said = f"must be less than {steps}, the steps of each image or of its first pass"
+    return [FieldError("stop_at_step", said)]
+
+
+def _take_preset(
+    given: dict[str, Any], fields: dict[str, Any], spec: ModelSpec, task: Task
+) -> list[FieldError]:
+    """Put the preset's name in place of a likeness that is wanted, or return why there is none."""
+    if not isinstance(given.get("quality"), dict):
+        return []
+    chosen = chosen_preset(fields, spec, task)
+    if isinstance(chosen, FieldError):
+        given.pop("quality")
+        fields["quality"] = spec.defaults.get("quality", EXACT)
+        return [chosen]
+    given["quality"] = fields["quality"] = chosen
+    return []
+
+
 def steps_of_passes(fields: Mapping[str, Any], spec: ModelSpec) -> list[int]:
     """Return the denoising steps of each pass of a resolved request, over all images."""
     return [
-        int(fields["num_images"])
-        * denoising_steps(
-            one["num_inference_steps"], one.get("strength", 1.0), spec.strength_rounds
-        )
+        int(fields["num_images"]) * steps_of(one, spec)
         for one in passes(fields, spec)
         if one is not None
     ]
@@ -140,11 +170,25 @@ def _with_defaults(given: dict[str, Any], spec: ModelSpec, task: Task) -> dict[s
         fields |= {"strength": given["strength"]} if "strength" in given else {}
     if UPSCALE in given:
         fields[UPSCALE] = with_upscaler(given[UPSCALE], spec.upscalers)
-    if HIRES in given and HIRES in spec.fields:
-        fields[HIRES] = with_target(given[HIRES], fields, spec.limits.size_multiple_px)
+    if HIRES not in spec.fields or (given.get(HIRES) is None and not _has_hires(given, spec, task)):
+        fields.pop(HIRES, None)
+    if fields.get(HIRES) is not None:
+        multiple = spec.limits.size_multiple_px
+        fields[HIRES] = with_target(fields[HIRES], fields, multiple, spec.enlargers)
     if "seed" not in given:
         fields["seed"] = secrets.randbelow(DRAWN_SEEDS)
     return fields
+
+
+def _has_hires(given: Mapping[str, Any], spec: ModelSpec, task: Task) -> bool:
+    """Return whether the model has a default second pass, and a request's fields room for it.
+
+    Where it has, the null of a request that switches it off is kept: without it the request, sent
+    again, would draw two passes.
+    """
+    lists = frozenset() if spec.enlargers else STEP_LISTS
+    has_room = lists.isdisjoint(given) and "mask_image" not in given
+    return has_room and spec.defaults_for(task).get(HIRES) is not None
 
 
 def formats_of(task: Task) -> tuple[str, ...]:

@@ -329,7 +329,7 @@ def _too_large(case: Case, scale: float) -> Errors:
 
 
 def _wrong_hires(case: Case) -> Errors:
-    checks = (_wrong_sizes, _unlisted_size, _wrong_counts, _wrong_strength)
+    checks = (_wrong_sizes, _unlisted_size, _wrong_frames, _wrong_counts, _wrong_strength)
     yield from wrong_hires(case, checks)
 
 

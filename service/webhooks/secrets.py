@@ -17,8 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from redis.asyncio import Redis
 from redis.exceptions import WatchError
 
-from service.auth.api_keys import ID_BYTES, check_tenant
+from service.auth.api_keys import ID_BYTES
 from service.jobs.redis.keys import WEBHOOK_SECRETS
+from service.settings.tenants import check_tenant
 
 PREFIX = "whsec_"
 SECRET_BYTES = 32

@@ -66,12 +66,12 @@ def sign(keys: Iterable[bytes], message_id: str, timestamp: int, body: bytes) ->
     }
 
 
-def payload(job: Job) -> bytes:
-    """Return the body of the message about an ended job."""
+def payload(job: Job, retention_s: float) -> bytes:
+    """Return the body of the message about an ended job, which is kept for so long."""
     message = {
         "type": f"job.{job.state}",
         "timestamp": datetime.fromtimestamp(job.finished_at or 0, UTC).isoformat(),
-        "data": view_job(job).model_dump(mode="json"),
+        "data": view_job(job, retention_s=retention_s).model_dump(mode="json"),
     }
     return json.dumps(message).encode()
 
@@ -100,6 +100,7 @@ class Webhooks:
     def __init__(self, settings: Settings, queue: Queue) -> None:
         """Raises: ConfigError."""
         self._settings = settings.webhooks
+        self._retention_s = settings.queue.retention_s
         self._queue = queue
         self._places = FairLimiter(MOST, EACH, PER_HOST)
         self.keys = Keys(settings.webhooks, WebhookSecrets(queue.redis))
@@ -141,7 +142,7 @@ class Webhooks:
             wanted = job and job.request.get("webhook")
             if not job or not wanted or job.state not in wanted["events"]:
                 return await self._queue.announce_no_more(one)
-            note(trace_id=spans.trace_of(job.traceparent))
+            note(**job.log_fields, trace_id=spans.trace_of(job.traceparent))
             await self._attempt(one, job, httpx.URL(wanted["url"]))
         except Exception as error:
             log.warning("a webhook of %s comes again: %s", one.job_id, error, exc_info=error)
@@ -166,7 +167,7 @@ class Webhooks:
         if not keys:
             log.warning("the webhook of %s cannot be signed: its tenant has no secret", job.id)
             return False
-        body = payload(job)
+        body = payload(job, self._retention_s)
         headers = sign(keys, f"msg_{job.id}_{job.state}", int(time.time()), body)
         headers["Content-Type"] = "application/json"
         whose = {"tenant": job.tenant}

@@ -77,6 +77,7 @@ async def start(options: argparse.Namespace, cache: Path) -> dict[str, float]:
     loaded = time.perf_counter()
     with engine(pipeline) as made:
         await made.warm_up([request(pipeline, options)])
+        await made.larger_ready([request(pipeline, options)])
     compiled = time.perf_counter()
     return {"load_s": round(loaded - started, 2), "compile_s": round(compiled - loaded, 2)}
 
@@ -84,6 +85,7 @@ async def start(options: argparse.Namespace, cache: Path) -> dict[str, float]:
 async def measure(options: argparse.Namespace) -> None:
     with engine(load(options)) as made:
         await made.warm_up([request(made.pipeline, options)])
+        await made.larger_ready([request(made.pipeline, options)])
         await watched(made, options, company=True)  # the table of step times fills
         for number in range(options.rounds):
             alone, _ = await watched(made, options, company=False)

@@ -3,8 +3,9 @@
     python -m tests.bench.starting [FOLDER] [--rounds 3]
 
 Starts `atelier worker` on a checkpoint (left out: the demo Flux) with nothing kept from before,
-then with JAX's compile cache alone, then with whole executables too, and does so by turns. Seconds
-of the clock, and of the processor, which says more where others use the machine too.
+then with JAX's compile cache alone, then with whole executables too, then with nothing kept but
+what `atelier compile` has made, and does so by turns. Seconds of the clock, and of the processor,
+also by phase, which say more where others use the machine too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -26,6 +28,23 @@ from deploy.local import embedded_redis
 
 ROOT = Path(__file__).parents[2]
 READY = "is ready"
+PHASE = "phase: "
+MAIN = f"""
+import sys, time
+import atelier
+from workers import metrics
+plain = metrics.started
+
+def told(models, phase, since):
+    print("{PHASE}", phase, time.process_time(), file=sys.stderr, flush=True)
+    return plain(models, phase, since)
+
+metrics.started = told
+sys.exit(atelier.main(sys.argv[1:]))
+"""
+"""The command line, which tells the processor's seconds when a phase of the start is over."""
+
+Times = dict[str, float]
 
 
 def main() -> None:
@@ -36,7 +55,10 @@ def main() -> None:
     ):
         here = Path(folder)
         config = here / "atelier.toml"
-        rows: list[dict[str, tuple[float, float]]] = []
+        rows: list[dict[str, Times]] = []
+        store = here / "made"
+        config.write_text(settings(url, here / "building", options))
+        compile_into(store, config)
         for number in range(options.rounds):
             state = here / str(number)
             config.write_text(settings(url, state, options))
@@ -46,13 +68,23 @@ def main() -> None:
             compiled = start(config)
             shutil.rmtree(state / "compile-cache" / "executables", ignore_errors=True)
             shutil.move(here / "aside", state / "compile-cache" / "executables")
-            rows.append({"cold": cold, "compile cache": compiled, "executables": start(config)})
+            row = {"cold": cold, "compile cache": compiled, "executables": start(config)}
+            made = f"executables = {json.dumps(str(store))}\n"
+            config.write_text(made + settings(url, here / f"{number}-made", options))
+            rows.append({**row, "made elsewhere": start(config)})
             print(rows[-1], flush=True)
     for name in rows[0]:
-        for kind, place in (("clock", 0), ("processor", 1)):
-            seconds = [row[name][place] for row in rows]
+        for kind in rows[0][name]:
+            seconds = [row[name][kind] for row in rows]
             spread = f"({min(seconds):.1f} to {max(seconds):.1f})"
             print(f"{name:>14}, {kind:>9}: {median(seconds):5.1f} s {spread}")
+
+
+def compile_into(store: Path, config: Path) -> None:
+    """Make the executables that the last way of starting has."""
+    command = ("compile", "--model", "flux", "--topology", "cpu:1", "--out", str(store))
+    environment = {**os.environ, "ATELIER_CONFIG": str(config)}
+    subprocess.run([sys.executable, "atelier.py", *command], cwd=ROOT, env=environment, check=True)
 
 
 def arguments() -> argparse.Namespace:
@@ -73,11 +105,11 @@ def settings(url: str, state: Path, options: argparse.Namespace) -> str:
     )
 
 
-def start(config: Path) -> tuple[float, float]:
-    """Seconds until a worker says that it is ready: of the clock, of the processor."""
+def start(config: Path) -> Times:
+    """Seconds until a worker says that it is ready: of the clock, of the processor, by phase."""
     started = time.perf_counter()
     worker = subprocess.Popen(
-        [sys.executable, "atelier.py", "worker", "--pool", "flux"],
+        [sys.executable, "-c", MAIN, "worker", "--pool", "flux"],
         cwd=ROOT,
         env={**os.environ, "ATELIER_CONFIG": str(config)},
         stderr=subprocess.PIPE,
@@ -91,11 +123,21 @@ def start(config: Path) -> tuple[float, float]:
             break
     else:
         raise SystemExit("".join(said))
-    clock, processor = time.perf_counter() - started, processor_s(worker.pid)
+    times = {"clock": time.perf_counter() - started, "processor": processor_s(worker.pid)}
     worker.send_signal(signal.SIGTERM)
     worker.stderr.read()
     worker.wait()
-    return round(clock, 2), round(processor, 2)
+    return {name: round(value, 2) for name, value in (times | by_phase(said)).items()}
+
+
+def by_phase(lines: Sequence[str]) -> Times:
+    """Seconds of the processor in each phase."""
+    found, before = {}, 0.0
+    for line in lines:
+        if line.startswith(PHASE):
+            _, name, until = line.split()
+            found[name], before = float(until) - before, float(until)
+    return found
 
 
 def processor_s(pid: int) -> float:

@@ -11,8 +11,9 @@ import pytest
 
 from models.loading.sources import SHAPES
 from tests.bench.quality import wide
-from tests.bench.quality.drawing import MOST_DB, Drawer
+from tests.bench.quality.drawing import Drawer
 from tests.bench.quality.wide import LOOSE, WIDE, Wide, Words
+from workers.media.psnr import MOST_DB
 
 STEPS = 4
 WHOLE = {

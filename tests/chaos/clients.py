@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
 
 from tests.chaos.history import Answer, Asked
-from tests.chaos.orders import SHORT_S, Order, Then
+from tests.chaos.orders import AUDITION, SHORT_S, Order, Then
 
+GENERATE = "/v1/generate"
 ANSWER_S = 15.0
 """After which a client takes its connection for broken."""
 DONE_S = 120.0
@@ -32,6 +34,10 @@ class Client:
         self._fronts = fronts
         self._keys = api_keys
         self._asked = 0
+        self.statuses: Counter[str] = Counter()
+        """Statuses of answers to requests for a job."""
+        self.unanswered = 0
+        """Requests for a job whose connection broke."""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
         self._http = httpx.AsyncClient(timeout=ANSWER_S, trust_env=False, limits=limits)
 
@@ -50,7 +56,14 @@ class Client:
         self._asked += 1
         front = self._fronts[self._asked % len(self._fronts)]
         sent = {"Authorization": f"Bearer {self._keys[tenant]}", **(headers or {})}
-        return await self._http.request(method, front + path, headers=sent, **rest)
+        try:
+            answer = await self._http.request(method, front + path, headers=sent, **rest)
+        except httpx.TransportError:
+            self.unanswered += path == GENERATE
+            raise
+        if path == GENERATE:
+            self.statuses[str(answer.status_code)] += 1
+        return answer
 
     async def until_answered(
         self, method: str, path: str, tenant: str, **rest: Any
@@ -72,7 +85,7 @@ class Client:
         sent = {"headers": headers, "json": body, "timeout": DONE_S}
         answer = await self.until_answered("POST", "/v1/generate", tenant, **sent)
         job: dict[str, Any] = answer.json()
-        assert job.get("state") == "succeeded", job
+        assert job.get("state") in ("succeeded", "paused"), job
         return job
 
     async def place(self, order: Order) -> Asked:
@@ -86,7 +99,34 @@ class Client:
         elif order.then is Then.DELETES:
             await self._stop(asked, "DELETE", job, 204, 404)
             asked.is_deleted = True
+        elif order.request == AUDITION:
+            await self._continue(asked)
         return asked
+
+    async def _continue(self, asked: Asked) -> None:
+        """Ask for the rest of an audition once it is paused, and again with the same key."""
+        job, tenant = f"/v1/jobs/{asked.jobs[0]}", asked.order.tenant
+        state = "queued"
+        for _ in range(TRIES):
+            state = (await self.until_answered("GET", job, tenant)).json()["state"]
+            if state not in ("queued", "running"):
+                break
+            await asyncio.sleep(PAUSE_S)
+        if state != "paused":
+            return
+        headers = {"Idempotency-Key": f"the rest of {asked.order.number}"}
+        found = set()
+        for _ in range(TRIES):
+            answer = await self.until_answered(
+                "POST", f"{job}/continue", tenant, headers=headers, json={}
+            )
+            if answer.is_success:
+                found.add(answer.json()["id"])
+                if asked.continued:
+                    break
+                asked.continued = sorted(found)
+            await asyncio.sleep(PAUSE_S)
+        asked.continued = sorted(found)
 
     async def _post_all(self, asked: Asked) -> bool:
         """All at once, or each when the one before was accepted."""

@@ -4,9 +4,11 @@ invariants to read."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from service.jobs.model.ledger import LedgerRecord
 from tests.chaos.orders import Order
 from tests.chaos.plan import Kind
 
@@ -38,6 +40,8 @@ class Asked:
     """Why, if it did."""
     is_deleted: bool = False
     """It was told that its job is gone."""
+    continued: list[str] = field(default_factory=list)
+    """Ids of the jobs that were to finish its audition: one, however often it was asked for."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,15 @@ class Seen:
         return str(self.view["state"])
 
     @property
+    def is_done(self) -> bool:
+        return self.state in ("succeeded", "paused")
+
+    @property
+    def is_copy(self) -> bool:
+        """Return whether it was given another job's files."""
+        return self.view["reuses"] is not None
+
+    @property
     def order(self) -> int | None:
         """The number of its order; None: one of the undisturbed run."""
         number = self.view["metadata"].get("order")
@@ -108,6 +121,10 @@ class History:
     """In the store then."""
     resumed: int = 0
     """Images that went on from what a claim before had kept."""
+    ledger: list[LedgerRecord] = field(default_factory=list)
+    """Sums of its files, when all records were there."""
+    totals: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    """The same sums, as Redis keeps them."""
     left_processes: list[str] = field(default_factory=list)
     """When all had ended."""
 
@@ -119,11 +136,26 @@ class History:
         repeats = sum(len(asked.jobs) - 1 for asked in self.asked if asked.jobs)
         refused = Counter(answer.status for asked in self.asked for answer in asked.answers)
         lost = sum(bool(asked.gave_up) for asked in self.asked)
+        copies = [job for job in self.seen if job.is_copy]
+        at_once = sum(job.fence == 0 for job in copies)
         ends = Counter(
             f"{exit.name.split('-')[0]} {exit.asked or 'by itself'}" for exit in self.exits
         )
         return (
             f"{len(self.seen)} jobs {dict(states)}, {busy_s:.0f} device-seconds, {claims} claims, "
-            f"{self.resumed} images went on from a snapshot; {repeats} accepted again, "
-            f"{dict(refused)} refused, {lost} given up; {dict(ends)}"
+            f"{self.resumed} images went on from a snapshot; {len(copies)} were given files, "
+            f"{at_once} of them at once; {repeats} accepted again, {dict(refused)} refused, "
+            f"{lost} given up; {dict(ends)}; {self._balance()}"
+        )
+
+    def _balance(self) -> str:
+        ends = sum(not record.is_correction for record in self.ledger)
+        shares = {
+            payer: sum(getattr(record, f"{payer}_seconds") for record in self.ledger)
+            for payer in ("device", "tenant", "house", "lost")
+        }
+        return (
+            f"ledger: {ends} jobs and {len(self.ledger) - ends} corrections, "
+            f"{shares['device']:.1f} device-seconds, of which tenants pay {shares['tenant']:.1f} "
+            f"and the house {shares['house']:.1f} ({shares['lost']:.1f} lost)"
         )

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from service.jobs.model.job import NO_CLAIM
+from service.jobs.model.ledger import HOUSE, LOST, TENANT
 from tests.chaos.history import Asked, Exit, History, Seen
-from tests.chaos.orders import SHORT_S, Then
+from tests.chaos.orders import AGAIN, FINISHED, SHORT_S, Then
 from tests.chaos.plan import Kind
 
-ENDS = frozenset({"succeeded", "failed", "canceled", "expired"})
+ENDS = frozenset({"succeeded", "paused", "failed", "canceled", "expired"})
 DRAINED_S = 30.0
 """What an orderly end may take, whatever was running."""
+ROUNDED_S = 1e-4
+"""Of a few amounts in millionths."""
+MICRO = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ def accepted_is_kept(history: History) -> Found:
     """What was accepted is there, until it is deleted."""
     there = {job.id: job for job in history.seen}
     for asked in history.asked:
-        jobs = set(asked.jobs)
+        jobs = {*asked.jobs, *asked.continued}
         for job_id in jobs & there.keys() if asked.is_deleted else ():
             yield f"{job_id} was deleted and is there", there[job_id]
         for job_id in () if asked.order.then is Then.DELETES else jobs - there.keys():
@@ -58,7 +63,8 @@ def a_good_end(history: History) -> Found:
     orders = {asked.order.number: asked.order for asked in history.asked}
     for job in history.seen:
         order = None if job.order is None else orders[job.order]
-        allowed = {"succeeded"}
+        stops = "stop_at_step" in job.view.get("request", {})
+        allowed = {"paused" if stops else "succeeded"}
         allowed |= {"expired"} if order and order.deadline_s == SHORT_S else set()
         allowed |= {"canceled"} if order and order.then is Then.CANCELS else set()
         if job.state in ENDS - allowed:
@@ -80,6 +86,8 @@ def one_job_a_key(history: History) -> Found:
 def events_in_order(history: History) -> Found:
     """Ids are counted on, claims too, and no step goes back within a claim."""
     for job in history.seen:
+        if not job.events:  # it has not ended, which is another invariant's
+            continue
         ids = [event.id for event in job.events]
         claims = [event for event in job.events if event.name == "running"]
         if ids != sorted(set(ids)) or job.events[0].name != "queued":
@@ -106,12 +114,14 @@ def no_stale_result(history: History) -> Found:
     """What succeeded was finished by the last claim; its files are that claim's, or those of a
     image of several that an earlier one had finished."""
     for job in history.seen:
-        if job.state != "succeeded":
+        if not job.is_done:
             continue
         fences = [int(key.rpartition("/")[2].partition("-")[0]) for key in job.keys]
         late = [fence for fence in fences if fence > job.fence]
         early = [fence for fence in fences if fence < job.fence]
-        if job.settled != f"{job.fence} finish succeeded" or late or (early and len(fences) == 1):
+        if job.is_copy and fences == [NO_CLAIM] * len(fences):
+            continue
+        if job.settled != f"{job.fence} finish {job.state}" or late or (early and len(fences) == 1):
             yield f"{job.id}: claim {job.fence} ended as {job.settled!r}, files of {fences}", job
 
 
@@ -119,11 +129,37 @@ def same_pixels(history: History) -> Found:
     """Every file is, to the bit, that of the undisturbed run."""
     requests = {asked.order.number: asked.order.request for asked in history.asked}
     for job in history.seen:
-        if job.state != "succeeded" or job.order is None:
+        order = requests.get(job.order) if job.order is not None else None
+        request = FINISHED if job.view.get("continues") else order
+        if not job.is_done or request is None:
             continue
         told = tuple(output["sha256"] for output in job.view["outputs"])
-        if not job.digests == told == history.expected[requests[job.order]]:
-            yield f"{job.id} ({requests[job.order]}) is another image", job
+        if not job.digests == told == history.expected[request]:
+            yield f"{job.id} ({request}) is another image", job
+
+
+def given_only_what_may_be(history: History) -> Found:
+    """Files of another job are given to those alone who let them be, and to its tenant."""
+    owners = {job.id: job.tenant for job in history.seen}
+    requests = {asked.order.number: asked.order.request for asked in history.asked}
+    for job in history.seen:
+        source = job.view["reuses"]
+        if source and job.order is not None and requests[job.order] != AGAIN:
+            yield f"{job.id} was to be drawn, and has files of {source}", job
+        elif source and owners.get(source, job.tenant) != job.tenant:
+            yield f"{job.id} has files of another tenant", job
+
+
+def paused_is_finished(history: History) -> Found:
+    """Whoever asked for the rest of a paused job has got it."""
+    there = {job.id: job for job in history.seen}
+    for asked in history.asked:
+        if len(asked.continued) > 1:
+            yield f"the rest of order {asked.order.number} became {asked.continued}"
+        for job_id in asked.continued:
+            job = there.get(job_id)
+            if job and job.view.get("continues") not in asked.jobs:
+                yield f"{job_id} continues another job than it was asked to", job
 
 
 def polite(history: History) -> Found:
@@ -132,6 +168,51 @@ def polite(history: History) -> Found:
         for answer in (answer for answer in asked.answers if not answer.is_hopeless):
             if answer.status not in (429, 503) or not int(answer.retry_after or 0) > 0:
                 yield f"order {asked.order.number} was told {answer}"
+
+
+def recorded_once(history: History) -> Found:
+    """Each job that ended, deleted ones too, has one record of its end; what the record says is
+    what the client is shown."""
+    ends = Counter(record.job for record in history.ledger if not record.is_correction)
+    there = {job.id: job for job in history.seen}
+    accepted = {job_id for asked in history.asked for job_id in asked.jobs} | there.keys()
+    for job_id in accepted | ends.keys():
+        if ends[job_id] != 1:
+            yield f"{job_id} has {ends[job_id]} records of its end"
+    used: defaultdict[str, float] = defaultdict(float)
+    for record in history.ledger:
+        used[record.job] += record.device_seconds
+        job = there.get(record.job)
+        if job and (record.outcome, record.tenant) != (job.state, job.tenant):
+            by_record = f"by its record {record.outcome} of {record.tenant}"
+            yield f"{record.job} of {job.tenant} {job.state}, {by_record}", job
+    for job in history.seen:
+        if abs(used[job.id] - job.view["usage"]["device_seconds"]) > ROUNDED_S:
+            yield f"{job.id} used {used[job.id]} device-seconds, by its records", job
+
+
+def balanced(history: History) -> Found:
+    """Everything that was used is paid for, by one of the two; Redis's sums are the records'."""
+    sums: Counter[tuple[str, ...]] = Counter()
+    for record in history.ledger:
+        shares = record.tenant_seconds + record.house_seconds
+        if abs(shares - record.device_seconds) > ROUNDED_S:
+            yield f"record {record.id} of {record.job} is not paid for"
+        names = (record.model, record.tenant_class)
+        if not record.is_correction:
+            sums["jobs", *names, record.outcome] += 1
+        for what in ("images", "videos", "frames", "pixels"):
+            sums[what, *names] += getattr(record, what)
+        lost = record.lost_seconds
+        for payer, seconds in (
+            (TENANT, record.tenant_seconds),
+            (HOUSE, record.house_seconds - lost),
+        ):
+            sums["device_seconds", *names, record.outcome, payer] += round(seconds * MICRO)
+        sums["device_seconds", *names, LOST, HOUSE] += round(lost * MICRO)
+    for name in sums.keys() | history.totals.keys():
+        if sums[name] != history.totals.get(name, 0):
+            yield f"{name} is {history.totals.get(name, 0)}, by the records {sums[name]}"
 
 
 def known_keys(history: History) -> Found:
@@ -176,7 +257,11 @@ INVARIANTS: tuple[Callable[[History], Found], ...] = (
     events_in_order,
     no_stale_result,
     same_pixels,
+    given_only_what_may_be,
+    paused_is_finished,
     polite,
+    recorded_once,
+    balanced,
     known_keys,
     nothing_left,
     orderly_exits,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -11,9 +12,12 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
+from deploy.admin.usage import Period, records
 from service.client import parse_events
 from service.jobs.model import serialization
+from service.jobs.model.ledger import LedgerRecord
 from service.jobs.redis import keys
+from service.jobs.storage.object_store import LEDGER, Store
 from tests.chaos import schema
 from tests.chaos.clients import Client
 from tests.chaos.history import Seen, Told
@@ -100,6 +104,19 @@ class Observer:
 
         await asyncio.gather(*(one(job) for job in jobs))
 
+    async def is_stored(self) -> bool:
+        """Whether no record of the ledger waits for its file."""
+        return not await self._redis.xlen(keys.LEDGER)
+
+    async def ledger(self) -> list[LedgerRecord]:
+        """All records in the store."""
+        return [record async for record in records(Store(str(self._store)), Period())]
+
+    async def totals(self) -> dict[tuple[str, ...], int]:
+        """What Redis says that the records sum up to."""
+        found = await self._redis.hgetall(f"{keys.PREFIX}totals")
+        return {tuple(json.loads(name)): int(value) for name, value in found.items()}
+
     async def unknown_keys(self) -> list[str]:
         """Keys that are in no schema."""
         return [key async for key in self._redis.scan_iter() if not schema.rows_of(key)]
@@ -120,6 +137,6 @@ class Observer:
         return left
 
     def left_files(self) -> list[str]:
-        """Files and folders, but for the store's own three."""
-        found = (str(path.relative_to(self._store)) for path in self._store.rglob("*"))
-        return sorted(set(found) - OWN_FOLDERS)
+        """Files and folders, but for the store's own three, and the ledger, which stays."""
+        found = {str(path.relative_to(self._store)) for path in self._store.rglob("*")}
+        return sorted(one for one in found - OWN_FOLDERS if one.split("/")[0] != LEDGER)

@@ -39,6 +39,10 @@ def _clip(seed: int) -> dict[str, Any]:
     return {"model": CLIPS, "prompt": "a blue star", "seed": seed, **sizes, **steps}
 
 
+AUDITION, FINISHED = "audition", "finished"
+"""An audition, and what its continuation gives."""
+AGAIN = "again"
+"""Request that may be given the files of an equal one; each of the others is drawn."""
 REQUESTS: dict[str, dict[str, Any]] = {
     "short": _pictures(1, num_inference_steps=40),
     "long": _pictures(2, num_inference_steps=MOST_STEPS),
@@ -47,6 +51,9 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "wide": _pictures(4, num_inference_steps=600, width=48),
     "from an image": _pictures(5, num_inference_steps=400, image=_picture(), strength=0.9),
     "clip": _clip(6),
+    FINISHED: _pictures(8, num_inference_steps=400, num_images=2),
+    AGAIN: _pictures(9, num_inference_steps=600, num_images=2),
+    AUDITION: _pictures(8, num_inference_steps=400, num_images=2, stop_at_step=200),
 }
 
 
@@ -81,7 +88,8 @@ class Order:
     def body(self) -> dict[str, Any]:
         deadline = {} if self.deadline_s is None else {"deadline_s": self.deadline_s}
         told = {"priority": self.priority, "metadata": {"order": str(self.number)}}
-        return {**REQUESTS[self.request], **told, **deadline}
+        reuse = {} if self.request == AGAIN else {"reuse": False}
+        return {**REQUESTS[self.request], **told, **deadline, **reuse}
 
 
 def make(seed: int, span_s: float, count: int) -> tuple[Order, ...]:

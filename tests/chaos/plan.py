@@ -6,6 +6,7 @@ has to be there first. So a seed repeats the plan, not every interleaving.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -68,13 +69,18 @@ TOGETHER_S = 0.5
 """Between the two acts of a pair: the second meets a system that the first has just hurt."""
 
 
-def make(seed: int, span_s: float, count: int) -> tuple[Act, ...]:
+def make(seed: int, span_s: float, count: int, spared: Collection[str] = ()) -> tuple[Act, ...]:
     """So many acts within that time, in pairs, by time: each sort comes up before any comes up
-    again."""
+    again.
+
+    Args:
+        spared: targets to which nothing is done.
+    """
     random = Random(seed)
+    possible = [sort for sort in SORTS if not set(sort.targets) & set(spared)]
     sorts: list[Sort] = []
     while len(sorts) < count:
-        sorts += random.sample(SORTS, len(SORTS))
+        sorts += random.sample(possible, len(possible))
     moments = _moments(random, span_s, count)
     return tuple(
         Act(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
+from deploy.exit_codes import EXIT_CONFIG
 from deploy.local.embedded_redis import LAUNCH
 from tests.chaos.history import Exit
 from tests.chaos.invariants import DRAINED_S
@@ -29,6 +30,10 @@ async def until(condition: Callable[[], Awaitable[bool]], deadline_s: float, wha
         if time.monotonic() > end:
             raise TimeoutError(f"not within {deadline_s:g} s: {what}")
         await asyncio.sleep(LOOK_EVERY_S)
+
+
+NO_STORE = "store.url: cannot open"
+"""Complaint of a process that begins while the store's folder is no folder."""
 
 
 class Process:
@@ -114,6 +119,8 @@ class Process:
                 self._process.kill()  # it will be told of: its code is not 0
             await asyncio.sleep(LOOK_EVERY_S)
         asked = self._asked[0] if self._asked else None
+        if code == EXIT_CONFIG and NO_STORE in self.log.read_text(errors="replace"):
+            asked = asked or Kind.BREAK  # it began while the store was none
         self._on_exit(Exit(self.name, code, asked, self._waited_s))
 
     @property
@@ -137,7 +144,8 @@ class Process:
         self._send(signal.SIGCONT)
 
     def _ask(self, kind: Kind, number: signal.Signals) -> None:
-        if self._runs:
+        was_killed = self._asked and self._asked[0] is Kind.KILL
+        if self._runs and not was_killed:  # a large one takes a moment to be gone
             self._asked = (kind, time.monotonic())
             self._send(number)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,12 +17,14 @@ from tests.chaos.actors import Actors
 from tests.chaos.clients import Client
 from tests.chaos.history import Asked, History
 from tests.chaos.observer import Observer
-from tests.chaos.processes import marked, until
-from tests.chaos.system import DEPOSIT_S, System
+from tests.chaos.processes import LOOK_EVERY_S, marked, until
+from tests.chaos.system import DEPOSIT_S, LEDGER_EVERY_S, System
 
 SETTLE_S = 240.0
-"""Until all jobs have ended when nothing is done to the system any more: they share two cores with
-whatever else runs there."""
+"""In which some job has to end, as long as there are any, when nothing is done to the system any
+more: they share two cores with whatever else runs there."""
+STORED_S = LEDGER_EVERY_S + 60.0
+"""Until the ledger's last record is in a file."""
 CLEAN_S = DEPOSIT_S + 40.0
 """Until nothing is left of jobs that are deleted or never were: some rounds of the front ends'
 brooms."""
@@ -35,13 +38,15 @@ class Size:
     """In which jobs come and things happen."""
     acts: int
     orders: int
+    spared: tuple[str, ...] = ()
+    """Processes to which nothing is done."""
 
 
 class Run:
     """Args: tell: a line of what happens."""
 
     def __init__(self, folder: Path, seed: int, size: Size, tell: Callable[[str], None]) -> None:
-        self._plan = plan.make(seed, size.span_s, size.acts)
+        self._plan = plan.make(seed, size.span_s, size.acts, size.spared)
         self._orders = orders.make(seed, size.span_s, size.orders)
         self._tell = tell
         self.history = History()
@@ -105,18 +110,28 @@ class Run:
     async def _reckon(self, observer: Observer) -> None:
         history = self.history
 
-        async def all_ended() -> bool:
-            return not await observer.unended()
-
         async def is_clean() -> bool:
             return not (await observer.left_keys() or observer.left_files())
 
-        await _patiently(until(all_ended, SETTLE_S, "the end of all jobs"))
+        await _settle(observer)
         history.unknown_keys = await observer.unknown_keys()
+        await _patiently(until(observer.is_stored, STORED_S, "the ledger in the store"))
         history.seen = await observer.jobs()
+        history.ledger, history.totals = await observer.ledger(), await observer.totals()
         await observer.delete(history.seen)
         await _patiently(until(is_clean, CLEAN_S, "nothing left"))
         history.left_keys, history.left_files = await observer.left_keys(), observer.left_files()
+
+
+async def _settle(observer: Observer) -> None:
+    """Wait for the end of all jobs, for as long as some of them do end."""
+    fewest, since = math.inf, time.monotonic()
+    while left := len(await observer.unended()):
+        if left < fewest:
+            fewest, since = left, time.monotonic()
+        if time.monotonic() - since > SETTLE_S:
+            return  # what does not end is for the invariants to tell
+        await asyncio.sleep(LOOK_EVERY_S)
 
 
 async def _patiently(waiting: Awaitable[None]) -> None:

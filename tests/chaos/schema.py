@@ -5,20 +5,34 @@ from __future__ import annotations
 import re
 
 from service.jobs.redis import keys
+from service.settings.queue import QueueSettings
 
 ROW = re.compile(r"^\| `(?P<name>[^`]+)`\s*\|(?:[^|]*\|){2}(?P<leaves>[^|]*)\|$", re.MULTILINE)
 OUTLIVE_JOBS = (
     "models",
     "seen",
     "apikeys",
+    "tenantrecords",
+    "tenantchanges",
+    "pauses",
+    "sleeps",
     "reaped",
+    "history",
+    "confirmed",
+    "ledger",
+    "ledgerfile",
+    "totals",
     "pools:MODEL",
     "layouts:MODEL",
     "costs:MODEL",
 )
 """What has nothing to do with single jobs."""
+DRAWN = "drawn:TENANT:DIGEST"
+"""Row of the front ends' own part that jobs have to do with."""
 EXPIRE = {
+    DRAWN: QueueSettings().retention_s + 1,
     "call:CALL": 60.0,
+    "ledgerlease": 60.0,
     "used:TENANT": 3660.0,
     "left:ID": 3600.0,
     "profile:POOL": 3600.0,
@@ -30,7 +44,8 @@ EXPIRE = {
 def schema() -> dict[str, re.Pattern[str]]:
     """What the keys of each row look like, by its name."""
     rows = [row["name"] for row in ROW.finditer(keys.__doc__ or "")]
-    return {name: re.compile(re.escape(keys.PREFIX) + _pattern(name)) for name in rows}
+    own = {name: re.compile(re.escape(keys.PREFIX) + _pattern(name)) for name in rows}
+    return {**own, DRAWN: re.compile(re.escape(keys.FRONT_PREFIX) + _pattern(DRAWN))}
 
 
 def _pattern(name: str) -> str:

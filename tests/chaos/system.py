@@ -26,6 +26,7 @@ from service.settings.redis import RedisSettings
 from service.settings.server import ServerSettings
 from service.settings.settings import Settings
 from service.settings.tenants import TenantSettings
+from service.settings.usage import UsageSettings
 from tests import coarse
 from tests.chaos import checkpoints
 from tests.chaos.history import History
@@ -40,6 +41,8 @@ SLOTS = 4
 DTYPE_OF = {PICTURES: "bfloat16", CLIPS: "float32"}
 NEVER = 1000
 """Attempts, deaths: a run counts no job out that it has disturbed so often itself."""
+LEDGER_EVERY_S = 5.0
+"""Period of the ledger's files: a run has many."""
 DEPOSIT_S = 20.0
 """More than a POST takes whose client has not broken off."""
 START_S = 150.0
@@ -72,7 +75,9 @@ def settings(state: Path, url: str, models: Mapping[str, Path], pace: Pace) -> S
             max_events=100_000,
             affinity_s=0.5,
             deposit_s=DEPOSIT_S,
+            reuse=True,
         ),
+        usage=UsageSettings(file_every_s=LEDGER_EVERY_S),
         tenants={
             name: TenantSettings(weight=weight, device_seconds_per_hour=1e6)
             for name, weight in TENANTS.items()

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from service.jobs.model.ledger import LedgerRecord
 from tests.chaos.history import Answer, Asked, Exit, History, Seen, Told
 from tests.chaos.invariants import breaches
-from tests.chaos.orders import LONG_S, SHORT_S, Order, Then
+from tests.chaos.orders import AGAIN, LONG_S, SHORT_S, Order, Then
 from tests.chaos.plan import Kind
 
 ORDER = Order(0, 0.0, "acme", "short", "normal", None, "order 0", 1)
@@ -30,6 +31,26 @@ VIEW = {
     "metadata": {"order": "0"},
     "outputs": [{"sha256": "aa"}],
     "usage": {"device_seconds": 1.0},
+    "reuses": None,
+}
+RECORD = LedgerRecord(
+    id="1-0",
+    job="job_1",
+    tenant="acme",
+    model="pictures",
+    outcome="succeeded",
+    ended_at=1.0,
+    images=1,
+    device_seconds=1.0,
+    tenant_seconds=0.75,
+    house_seconds=0.25,
+    lost_seconds=0.25,
+)
+TOTALS = {
+    ("jobs", "pictures", "default", "succeeded"): 1,
+    ("images", "pictures", "default"): 1,
+    ("device_seconds", "pictures", "default", "succeeded", "tenant"): 750_000,
+    ("device_seconds", "pictures", "default", "lost", "house"): 250_000,
 }
 JOB = Seen("acme", VIEW, EVENTS, 2, "2 finish succeeded", ("outputs/job_1/2-0.png",), ("aa",))
 
@@ -37,7 +58,7 @@ JOB = Seen("acme", VIEW, EVENTS, 2, "2 finish succeeded", ("outputs/job_1/2-0.pn
 def history(job: Seen = JOB, **changes: Any) -> History:
     asked = Asked(ORDER, ["job_1", "job_1"], [Answer(503, "2", "away")])
     good = History([asked], [job], {"short": ("aa",)}, [Exit("pool-0", 0, Kind.DRAIN, 3.0)])
-    return replace(good, **changes)
+    return replace(replace(good, ledger=[RECORD], totals=TOTALS), **changes)
 
 
 def test_a_good_history_breaks_nothing() -> None:
@@ -47,6 +68,14 @@ def test_a_good_history_breaks_nothing() -> None:
     assert breaches(replace(ended("expired", Told(7, "expired", {})), asked=hasty)) == []
     gone = asked(order=replace(ORDER, then=Then.DELETES), is_deleted=True)
     assert breaches(replace(gone, seen=[])) == []
+
+
+def test_copies_that_no_claim_has_made_are_no_stale_result() -> None:
+    files = {"fence": 0, "settled": "", "keys": ("outputs/job_1/0-0.png",)}
+    events = (Told(1, "queued", {}), Told(2, "succeeded", {}))
+    copy = job(view=VIEW | {"reuses": "job_0"}, events=events, **files)
+    again = [Asked(replace(ORDER, request=AGAIN), ["job_1"])]
+    assert breaches(replace(copy, asked=again, expected={AGAIN: ("aa",)})) == []
 
 
 def asked(**changes: Any) -> History:
@@ -59,7 +88,18 @@ def job(**changes: Any) -> History:
 
 def ended(state: str, *tail: Told) -> History:
     """The job, in that state, with these last events."""
-    return job(view=VIEW | {"state": state}, events=EVENTS[:-1] + tail)
+    told = job(view=VIEW | {"state": state}, events=EVENTS[:-1] + tail)
+    return replace(told, **recorded(outcome=state))
+
+
+def recorded(*more: LedgerRecord, **changes: Any) -> dict[str, Any]:
+    """The job's record, otherwise, and with sums of it."""
+    record = RECORD.model_copy(update=changes)
+    outcome = {
+        name: (*name[:3], record.outcome, *name[4:]) for name in TOTALS if "succeeded" in name
+    }
+    sums = {outcome.get(name, name): value for name, value in TOTALS.items()}
+    return {"ledger": [record, *more], "totals": sums}
 
 
 WRONG: dict[str, Callable[[], History]] = {
@@ -90,8 +130,30 @@ WRONG: dict[str, Callable[[], History]] = {
     "no_stale_result": lambda: job(settled="1 finish succeeded"),
     "no_stale_result: job_1: claim 2": lambda: job(keys=("outputs/job_1/1-0.png",)),
     "same_pixels": lambda: job(digests=("bb",)),
+    "given_only_what_may_be: job_1 was to be drawn": lambda: job(view=VIEW | {"reuses": "job_0"}),
+    "given_only_what_may_be: job_1 has files of another": lambda: history(
+        seen=[
+            replace(JOB, view=VIEW | {"reuses": "job_2"}),
+            replace(JOB, tenant="bolt", view=VIEW | {"id": "job_2"}),
+        ],
+        asked=[Asked(replace(ORDER, request=AGAIN), ["job_1"])],
+        expected={AGAIN: ("aa",)},
+    ),
+    "paused_is_finished: job_1 continues another": lambda: asked(continued=["job_1"]),
+    "paused_is_finished: the rest of order 0 became": lambda: asked(continued=["job_1", "job_2"]),
+    "a_good_end: job_1 paused": lambda: ended("paused", Told(7, "paused", {})),
     "polite": lambda: asked(answers=[Answer(500, None, "?")]),
     "polite: order 0": lambda: asked(answers=[Answer(503, None, "away")]),
+    "recorded_once: job_1 has 0": lambda: history(ledger=[], totals={}),
+    "recorded_once: job_1 has 2": lambda: history(ledger=[RECORD, RECORD]),
+    "recorded_once: job_9 has 0": lambda: asked(jobs=["job_1", "job_9"]),
+    "recorded_once: job_1 of acme succeeded": lambda: history(**recorded(outcome="canceled")),
+    "recorded_once: job_1 of acme": lambda: history(**recorded(tenant="bolt")),
+    "recorded_once: job_1 used 2.0": lambda: history(**recorded(device_seconds=2.0)),
+    "balanced: record 1-0 of job_1": lambda: history(**recorded(tenant_seconds=0.5)),
+    "balanced: ('images', 'pictures', 'default') is 1, by the records 2": lambda: history(
+        ledger=[RECORD.model_copy(update={"images": 2})]
+    ),
     "known_keys": lambda: history(unknown_keys=["{atelier}:what"]),
     "nothing_left: key": lambda: history(left_keys=["{atelier}:leases"]),
     "nothing_left: file": lambda: history(left_files=["outputs/job_1"]),

@@ -68,6 +68,14 @@ POSED = VIDEO.model_copy(
         "needed": frozenset({"pose_video", "face_video"}),
     }
 )
+TWICE = SPEC.model_copy(
+    update={
+        "name": "twice-drawn",
+        "tasks": ("text-to-image", "image-to-image", "inpainting"),
+        "fields": SPEC.fields | {"mask_image"},
+        "defaults": {**SPEC.defaults, "hires": {"scale": 1.5}},
+    }
+)
 RETIRED = SPEC.model_copy(update={"name": "a-retired-model"})
 
 
@@ -77,7 +85,7 @@ async def main(redis_url: str, folder: Path) -> None:
     queue = await Queue.connect(redis_url, QueueSettings())
     async with AsyncExitStack() as stack:
         stack.push_async_callback(queue.close)
-        for spec in (PAINTER, VIDEO, MASKED, POSED):
+        for spec in (PAINTER, VIDEO, MASKED, POSED, TWICE):
             await stack.enter_async_context(StandIn(queue, store, spec))
         await queue.register("retired", RETIRED, ready=True)
         await queue.unregister("retired", RETIRED.name)

@@ -15,7 +15,7 @@ from threading import Condition, Thread
 from deploy.local import processes as ours
 from tests.conftest import COMPILED
 
-START_S = 240
+START_S = 600
 """Until the system is ready: loading JAX and compiling, on a busy machine of two cores."""
 DEADLINE_S = 60
 """For anything else that is awaited."""

@@ -74,10 +74,13 @@ def check_examples(address: str, folder: Path) -> None:
         if name:
             (folder / name[1]).unlink(missing_ok=True)
         printed = run_as_written(code, address, folder)
+        drafts = re.search(r"-o (\w+)$", code)
         if name:
             check(folder / name[1])
+        elif drafts:
+            assert len(list((folder / drafts[1]).glob("*.png"))) == 4
         else:
-            assert re.search("succeeded|queued", printed), f"{code}\n{printed}"
+            assert re.search("succeeded|queued|paused", printed), f"{code}\n{printed}"
     assert pages == set(PAGES)
 
 

@@ -96,7 +96,7 @@ def digests_of(client: Client, job_id: str) -> list[str]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.timeout(900)  # three pools and one again, on a machine that does little for us
+@pytest.mark.timeout(1800)  # eight pools and one again, on a machine that does little for us
 def test_the_same_bytes(folders: dict[str, Path], tmp_path: Path, dtype: str) -> None:
     asked = [body for name in folders for body in bodies(name)]
     running = started(tmp_path / "first", folders, dtype)
@@ -107,6 +107,7 @@ def test_the_same_bytes(folders: dict[str, Path], tmp_path: Path, dtype: str) ->
             for name, found in zip(folders, of_each(alone, len(folders)), strict=True):
                 assert found[-1] == [one for [one] in found[:4]], name
                 assert model(client, name)["batching"] == {"mode": "exact", "levels": None}
+                assert continued(client, bodies(name)[-1], 2) == found[2], name
             assert (
                 after_a_kill(running, client, asked[: len(bodies("flux"))])
                 == of_each(alone, len(folders))[0]
@@ -124,6 +125,17 @@ def test_the_same_bytes(folders: dict[str, Path], tmp_path: Path, dtype: str) ->
 def of_each(found: Sequence[list[str]], families: int) -> list[list[list[str]]]:
     each = len(found) // families
     return [list(found[first : first + each]) for first in range(0, len(found), each)]
+
+
+def continued(client: Client, body: Body, number: int) -> list[str]:
+    """Digests of an image that was stopped half-way, and finished by a job of its own."""
+    paused = str(client.submit({**body, "stop_at_step": 3})["id"])
+    until(lambda: client.job()["state"] not in ("queued", "running"), "its pause", END_S)
+    assert client.job()["state"] == "paused", client.job()
+    assert client.job()["usage"]["steps"] == 3 * body["num_images"]
+    job = client.continue_job(paused, {"images": [number]})
+    assert job["progress"] == {"step": 3, "steps": body["num_inference_steps"]}
+    return digests_of(client, str(job["id"]))
 
 
 def model(client: Client, name: str) -> Any:

@@ -17,7 +17,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.e2e.browser import Open, a_browser, make, pages, standins
-from tests.e2e.standins import MASKED, POSED, RETIRED
+from tests.e2e.standins import MASKED, POSED, RETIRED, TWICE
 from tests.service.standin import MODEL, VIDEO
 
 
@@ -58,7 +58,7 @@ def request_of(url: str, card: Locator) -> dict[str, Any]:
 def test_the_first_model_that_is_ready_is_chosen(open_page: Open) -> None:
     """Not the first of the list, which has no pool."""
     models = open_page().locator("#model")
-    names = [RETIRED.name, MODEL, MASKED.name, POSED.name, VIDEO.name]
+    names = [RETIRED.name, MODEL, MASKED.name, POSED.name, TWICE.name, VIDEO.name]
     expect(models.locator("option")).to_have_text(names)
     expect(models).to_have_value(MODEL)
 

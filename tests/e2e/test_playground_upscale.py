@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,7 +11,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.browser import a_browser, make, pages, standins
-from tests.service.standin import MODEL, VIDEO
+from tests.e2e.standins import TWICE
+from tests.service.standin import MODEL, VIDEO, picture
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +74,31 @@ def test_hires_fix_is_ticked_and_filled_in(page: Page, url: str) -> None:
     expect(page.locator("#refiner")).to_be_hidden()
     page.select_option("#model", VIDEO.name)
     expect(page.locator("#hires")).to_be_hidden()
+
+
+def test_a_models_default_hires_fix_is_switched_off(page: Page, url: str) -> None:
+    """And stays so in a form that has the settings of that job."""
+    page.select_option("#model", TWICE.name)
+    expect(page.locator("#hires")).to_be_checked()
+    expect(page.locator("#hires-scale")).to_have_value("1.5")
+    assert asked_for(url, page)["hires"]["width"] == 144
+    page.fill("#hires-scale", "1")
+    assert asked_for(url, page)["hires"]["width"] == 96
+    page.uncheck("#hires")
+    assert asked_for(url, page)["hires"] is None
+    page.check("#hires")
+    page.locator(".card").first.get_by_role("button", name="Use settings").click()
+    expect(page.locator("#hires")).not_to_be_checked()
+    assert asked_for(url, page)["hires"] is None
+
+
+def test_a_models_default_gives_way_to_a_mask(page: Page, url: str, tmp_path: Path) -> None:
+    page.select_option("#model", TWICE.name)
+    (tmp_path / "a.png").write_bytes(picture())
+    for name in ("image", "mask_image"):
+        page.set_input_files(f"#{name}", tmp_path / "a.png")
+    found = asked_for(url, page)
+    assert "mask_image" in found and "hires" not in found
 
 
 def test_a_model_of_videos_has_no_choice_of_it(page: Page) -> None:

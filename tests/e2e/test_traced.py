@@ -11,6 +11,7 @@ import re
 import secrets
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,8 +23,10 @@ import pytest
 
 from tests.collector import ROOT, Collector, Told, collecting
 from tests.deploy.watching.files import searches
+from tests.deploy.watching.prometheus import running
 from tests.e2e.conftest import launch
 from tests.e2e.system import ATELIER, System, environment, until
+from tests.e2e.watched import POOLS_PAGE
 
 MARKER = "zz" + secrets.token_hex(8)
 """In every prompt."""
@@ -45,6 +48,14 @@ SETTINGS = {
     "ATELIER_LIMITS__MAX_STEPS": str(LONG),
     "ATELIER_POOLS": json.dumps({"tiny": POOL}),
 }
+TRACED = (
+    "atelier_http_request_duration_seconds",
+    "atelier_admission_seconds",
+    "atelier_job_wait_seconds",
+    "atelier_job_duration_seconds",
+    "atelier_job_stage_seconds",
+)
+"""Histograms with traces as exemplars, of front ends and pools."""
 PARTS = ("compute", "communication", "other", "waiting", "no_work")
 STAGES = ["prepare", "compile", "encode", "denoise", "decode", "media", "store"]
 
@@ -84,13 +95,14 @@ class Traced:
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment())
 
+    @property
+    def pool_address(self) -> str:
+        found = (re.search(POOLS_PAGE, line) for line in self.system.lines)
+        *_, port = (match[1] for match in found if match)
+        return f"127.0.0.1:{port}"
+
     def pool_page(self) -> str:
-        ports = [
-            found[1]
-            for line in self.system.lines
-            if (found := re.search(r"health and metrics are told on port (\d+)", line))
-        ]
-        return httpx.get(f"http://127.0.0.1:{ports[-1]}/metrics", trust_env=False).text
+        return httpx.get(f"http://{self.pool_address}/metrics", trust_env=False).text
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +189,27 @@ def check_searches(spans: list[Told]) -> None:
         found = [span for span in found if query.get("operation", span.name) == span.name]
         tags = json.loads(query.get("tags", "{}"))
         assert any(tags.keys() <= span.attributes.keys() for span in found), query
+
+
+def test_prometheus_leads_from_a_latency_to_its_trace(traced: Traced, tmp_path: Path) -> None:
+    """A real one, with the features that compose's has."""
+    since, trace = time.time() - 60, secrets.token_hex(16)
+    targets = {
+        "atelier-frontend": [traced.system.url.removeprefix("http://")],
+        "atelier-pools": [traced.pool_address],
+    }
+    with running(tmp_path, targets) as prometheus:
+        headers = [("traceparent", f"00-{trace}-{'1' * 16}-01"), ("Prefer", "wait=60")]
+        assert traced.put(headers)["state"] == "succeeded"
+
+        def traces_of(histogram: str) -> set[str]:
+            found = prometheus.exemplars(f"{histogram}_bucket", since, time.time())
+            return {one["labels"]["trace_id"] for one in found}
+
+        for histogram in TRACED:
+            until(lambda name=histogram: trace in traces_of(name), f"{histogram}'s exemplar")
+        assert {one["value"][1] for one in prometheus.query("up")} == {"1"}
+    assert trace in traced.collector.traces()
 
 
 def test_a_killed_pools_job_shows_both_attempts(traced: Traced) -> None:

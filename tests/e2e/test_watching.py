@@ -25,6 +25,7 @@ from tests.deploy.watching.workload import MARKER
 from tests.e2e.system import until
 from tests.e2e.watched import Run, watched
 from tests.service.metrics.test_http import check
+from tools.promql import SELECTOR
 from tools.reference.metrics import pages
 from workers.metrics import STAGES
 
@@ -47,13 +48,34 @@ NOTHING_BECAUSE = {
         "Atelier: pools / Achieved of peak (MFU) / A",
         "model:atelier_mfu:ratio_rate30m",
         "AtelierMfuFallen",
+        "Atelier: cost / MFU over paid time / A",
+        "model:atelier_paid_mfu:ratio1h",
     ),
+    "nobody has asked for a video": (
+        "Atelier: cost / Cost of a frame / A",
+        "model:atelier_frame_cost:dollars1h",
+    ),
+    "no autoscaler is there": ("Atelier: cost / Pools needed, and there / C",),
     "nobody has taken a profile": ("Atelier: pools / Communication's share of a step / A",),
     "a front end is there": ("AtelierFrontEndGone",),
     "the system is younger than six hours": ("AtelierCompileCacheMisses",),
     "nobody has set a safety check": (
         "Atelier: service / Time of a safety check / A",
         "Atelier: service / Time of a safety check / B",
+    ),
+    "there is no alias": (
+        "Atelier: service / Weights of versions / A",
+        "Atelier: service / Weights of versions / B",
+        "Atelier: service / Shadows / A",
+        "Atelier: service / PSNR of shadows that differ / A",
+        "Atelier: service / PSNR of shadows that differ / B",
+        "AtelierVersionSteppedBack",
+    ),
+    "nobody has paused anything": ("AtelierPaused",),
+    "no pool has models by turns": ("Atelier: pools / Models by turns / C",),
+    "every image is exact": (
+        "Atelier: pools / PSNR that presets kept / A",
+        "Atelier: pools / PSNR that presets kept / B",
     ),
     "the catalogue has no adapters": (
         "Atelier: pools / Adapters brought to the chip / B",
@@ -104,9 +126,9 @@ def nothing(prometheus: Prometheus, asked: list[Asked]) -> set[str]:
     }
 
 
-SELECTOR = re.compile(r"\b(?:atelier_\w+|\w+:\w+:\w+|process_\w+|up|ALERTS)(?:\{[^}]*\})?")
+ANYWHERE = re.compile(r',?cluster=~"\.\*",namespace=~"\.\*"')
+"""What every query of a dashboard has besides."""
 UNMATCHED_BECAUSE = {
-    "nothing failed at the door": ('atelier_http_requests_total{route=~"/v1/.+",status=~"5.."}',),
     "no alert has lasted long enough": ('ALERTS{alertname=~"Atelier.+",alertstate="firing"}',),
     "the runtime of CPUs tells nothing of memory": (
         'atelier_device_memory_bytes{instance=~".*"}',
@@ -119,8 +141,23 @@ UNMATCHED_BECAUSE = {
         "atelier_peak_flops",
         "model:atelier_mfu:ratio_rate30m",
         'model:atelier_mfu:ratio_rate30m{model=~".*"}',
+        'model:atelier_paid_mfu:ratio1h{model=~".*"}',
     ),
+    "nobody has asked for a video": ('model:atelier_frame_cost:dollars1h{model=~".*"}',),
     "nobody has taken a profile": ('atelier_communication_ratio{model=~".*",instance=~".*"}',),
+    "there is no alias": (
+        'atelier_alias_weight{model=~".*"}',
+        'atelier_alias_step_backs_total{model=~".*"}',
+        'atelier_shadow_jobs_total{model=~".*"}',
+        'atelier_shadow_psnr_db_bucket{model=~".*"}',
+        "atelier_alias_step_backs_total",
+    ),
+    "nobody has paused anything": ("atelier_paused",),
+    "no request has failed": ('atelier_http_requests_total{route=~"/v1/.+",status=~"5.."}',),
+    "no autoscaler is there": (
+        "kube_horizontalpodautoscaler_spec_max_replicas"
+        '{horizontalpodautoscaler=~"keda-hpa-atelier-pool.*"}',
+    ),
     "the catalogue has no adapters": (
         'atelier_adapter_pages{model=~".*",instance=~".*"}',
         'atelier_adapter_pages{model=~".*",instance=~".*",state="used"}',
@@ -132,9 +169,13 @@ UNMATCHED_BECAUSE = {
 def test_every_series_that_is_asked_for_is_there(run: Run) -> None:
     """Also those beside which there is another one (`or`), so that the query gives data."""
     asked = [*asked_by_dashboards("15m", "1h"), *asked_by_rules()]
-    named = {name for one in asked for name in SELECTOR.findall(one.expr)}
+    named = {
+        ANYWHERE.sub("", found[0]).replace("{}", ""): found[0]
+        for one in asked
+        for found in SELECTOR.finditer(one.expr)
+    }
     excused = {name for names in UNMATCHED_BECAUSE.values() for name in names}
-    soon(lambda: {name for name in named if not run.prometheus.query(name)}, excused)
+    soon(lambda: {name for name, one in named.items() if not run.prometheus.query(one)}, excused)
 
 
 SUMS = {
@@ -156,6 +197,9 @@ COUNTED = {
     'sum(atelier_jobs_ended_total{outcome="succeeded"})': 3,
     'sum(atelier_jobs_accepted_total{tenant_class="gold"})': 6,
     "sum(atelier_job_duration_seconds_count)": 6,
+    "sum(atelier_ledger_jobs_total)": 6,
+    "atelier_ledger_pending_records": 6,
+    "sum(atelier_images_total)": 5,
     'sum(atelier_job_wait_seconds_count{job="atelier-pools"})': 4,
     "sum(atelier_admission_seconds_count)": 6,
 } | {
@@ -202,10 +246,17 @@ def addresses_of(job_id: str, api: str) -> list[str]:
 
 
 ABSENT = {
-    "atelier_peak_flops", "atelier_communication_ratio", "atelier_device_memory_bytes",
-    "atelier_adapter_pages",
+    "pool": {
+        "atelier_peak_flops", "atelier_communication_ratio", "atelier_device_memory_bytes",
+        "atelier_adapter_pages",
+    },
+    "front end": {
+        "atelier_alias_weight", "atelier_alias_step_backs_total", "atelier_shadow_jobs_total",
+        "atelier_shadow_psnr_db", "atelier_paused",
+    },
 }  # fmt: skip
-"""Metrics without a sample on the page of a CPU's pool without adapters that nobody profiled."""
+"""Metrics without a sample: on the page of a CPU's pool without adapters that nobody profiled, and
+of a front end without aliases, where nobody has paused anything."""
 
 
 def test_pages_are_whole_and_say_nothing_of_what_clients_wrote(run: Run) -> None:
@@ -215,14 +266,17 @@ def test_pages_are_whole_and_say_nothing_of_what_clients_wrote(run: Run) -> None
     texts = {"front end": run.clients.get("/metrics").text, "pool": run.pool.get("/metrics").text}
     for page, text in texts.items():
         check(which("promtool"), text)
-        told = set(re.findall(r"^# TYPE (atelier_\S+)", text, re.M))
+        told = set(re.findall(r"^# TYPE ((?:atelier|gen_ai)_\S+)", text, re.M))
         assert told == documented[page].keys()
         empty = {name for name in told if not re.search(rf"^{name}(_count)?[ {{]", text, re.M)}
-        assert empty == (ABSENT if page == "pool" else set())
+        assert empty == ABSENT[page]
         assert MARKER not in text
 
 
-ALLOWED = {"time", "level", "severity", "logger", "message", "job", "tenant", "pool", "exception"}
+ALLOWED = {
+    "time", "level", "severity", "logger", "message", "request_id", "job", "tenant", "pool",
+    "exception",
+}  # fmt: skip
 
 
 def test_logs_tell_of_jobs_and_of_nothing_that_clients_wrote(run: Run) -> None:
@@ -233,6 +287,7 @@ def test_logs_tell_of_jobs_and_of_nothing_that_clients_wrote(run: Run) -> None:
     for one in told:
         assert {"time", "level", "logger", "message"} <= one.keys() <= ALLOWED, one
     pool = [one for one in told if "worked on" in one["message"]]
+    assert all("request_id" in one for one in told if "job" in one)
     assert pool and all(one["pool"] == "tiny" and one["tenant"] == "default" for one in pool)
     assert all(one["job"] in one["message"] for one in pool)
     front = {one["job"] for one in told if "was accepted" in one["message"]}

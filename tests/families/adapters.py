@@ -33,7 +33,8 @@ from models.weights.loader import Sharding
 from tests.families.suite import images_of
 from tests.parallel.place import placed as on_devices
 from workers.engine.batching import Batch
-from workers.engine.engine import Engine, ready
+from workers.engine.engine import Engine
+from workers.engine.image_programs import ready
 from workers.engine.row import Row
 from workers.programs.aot_cache import Key
 from workers.programs.batch_sizes import BatchSizes
@@ -220,7 +221,7 @@ def merged(pipeline: Any, changes: Sequence[tuple[Adapter, float]]) -> Pipeline:
 async def begun(engine: Engine, stack: AsyncExitStack, fields: Fields) -> Row:
     """A row before its first step, whose adapters are there as long as the stack is open."""
     prepared = engine.pipeline.prepare(fields, images_of(engine.pipeline.spec.name))
-    programs = await engine._compiled(fields, prepared)
+    programs = await engine._programs.compiled(fields, prepared)
     held = engine.adapters.held(prepared, "", lambda: None)
     prepared = await stack.enter_async_context(held)
     state = engine._encode(programs, prepared)
@@ -237,7 +238,7 @@ def states_after(engine: Engine, rows: Sequence[Row]) -> list[Any]:
 
 async def leave_one(engine: Engine, fields: Fields, way: BatchLayout) -> None:
     """Leave a request's steps one batch layout, which is compiled then."""
-    programs = await engine._compiled(
+    programs = await engine._programs.compiled(
         fields, engine.pipeline.prepare(fields, images_of(engine.pipeline.spec.name))
     )
     for phase in programs.phases.values():

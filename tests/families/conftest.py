@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 
 import jax
@@ -15,17 +16,22 @@ from workers.slice.mesh import one_device
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what a test's module says: pairs of parameters are not chosen any other way that
     keeps the tests of one entry together."""
-    out = [item for item in items if isinstance(item, pytest.Function) and _is_left_out(item)]
-    config.hook.pytest_deselected(items=out)
-    items[:] = [item for item in items if item not in set(out)]
+    functions = [item for item in items if isinstance(item, pytest.Function)]
+    out = {item for item in functions if _says(item, "is_left_out")}
+    config.hook.pytest_deselected(items=[*out])
+    items[:] = [item for item in items if item not in out]
 
 
-def _is_left_out(item: pytest.Function) -> bool:
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    rule = getattr(item.module, "is_left_out", None)
-    return bool(
-        rule and {"family", "name"} <= params.keys() and rule(params["family"], params["name"])
-    )
+def _says(item: pytest.Function, name: str) -> bool:
+    """Return what the module's rule of that name says of a test's name and parameters."""
+    rule = getattr(item.module, name, None)
+    if rule is None:
+        return False
+    given = {**getattr(getattr(item, "callspec", None), "params", {}), "test": item.originalname}
+    asked = signature(rule).parameters
+    if any(one.default is one.empty and name not in given for name, one in asked.items()):
+        return False
+    return bool(rule(**{name: given[name] for name in asked if name in given}))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -34,4 +34,4 @@ async def test_two_adapters_are_the_weights_that_they_are_merged_into(
     models: Models, layout: Layout
 ) -> None:
     merged = test_adapters.test_adapters_are_the_weights_that_they_are_merged_into
-    await merged("two at once", models, layout)
+    await merged(test_adapters.OF_VARIANTS, models, layout)

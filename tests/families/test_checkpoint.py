@@ -38,5 +38,6 @@ def test_a_bad_array_of_a_denoiser_is_named(
 
 def test_the_spec_survives_its_way_through_the_queue(family: str, folder: Path) -> None:
     spec = loaded(family, folder, "float32").spec
-    assert type(spec).model_validate_json(spec.model_dump_json()) == spec
+    read = type(spec).model_validate_json(spec.model_dump_json())
+    assert spec.config_digest and read == spec.model_copy(update={"config_digest": ""})
     assert spec.family == family.partition("-")[0] and spec.fields >= spec.defaults.keys()

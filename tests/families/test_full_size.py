@@ -26,6 +26,8 @@ NAMES = {
     "sdxl-refined": "SDXL base 1.0 with its refiner",
     "flux-schnell": "FLUX.1 schnell",
     "flux-dev": "FLUX.1 dev",
+    "flux-controlnet-union": "FLUX.1 dev with ControlNet Union",
+    "flux-controlnet-union-pro-2": "FLUX.1 dev with ControlNet Union-Pro-2.0",
     "flux-redux": "FLUX.1 dev with Redux",
     "flux-fill": "FLUX.1 Fill dev",
     "flux-canny": "FLUX.1 Canny dev",

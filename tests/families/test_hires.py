@@ -15,13 +15,18 @@ import pytest
 from models.interface.image_start import latents_file
 from models.parallel.axis_rules import Layout
 from models.spec.hires import TASK, with_defaults
-from tests.families.suite import EVERY, loaded
+from tests.families.suite import EVERY, SUITE, loaded
+from tests.families.test_drawing import LAYOUTS, OF_VARIANTS, assert_alike
 from tests.families.test_upscaling import drawn_larger, settings
+from tests.parallel.layouts import layout as layout_of
+from tests.parallel.place import placed
 from workers.engine.engine import Engine
-from workers.engine.passes import image_file, prepared_passes
+from workers.engine.passes import prepared_passes
 from workers.engine.row import Row
 from workers.engine.snapshot import RowSnapshot
 from workers.loading.upscalers import load_upscalers
+from workers.programs.batch_sizes import exact
+from workers.programs.second_pass import image_file
 
 Fields = dict[str, Any]
 FIRST, SECOND = 4, 5
@@ -38,7 +43,10 @@ WITHOUT = frozenset(
 """Models that do no image to image with a strength."""
 
 
-@pytest.fixture(scope="module", params=[name for name in EVERY if name not in WITHOUT])
+TWO_PASSES = [name for name in EVERY if name not in WITHOUT]
+
+
+@pytest.fixture(scope="module", params=TWO_PASSES)
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -147,6 +155,45 @@ async def test_two_passes_are_two_requests(family: str, engine: Engine) -> None:
         assert np.array_equal(resumed.pixels, pictures[1]), "its steps' noise is another"
 
 
+SPLIT = [name for name in TWO_PASSES if name in SUITE]
+"""Families themselves: what their variants' passes begin with is theirs."""
+
+
+def on_layout(family: str) -> str:
+    """One of the layouts that have every axis together: families take turns."""
+    return OF_VARIANTS[SPLIT.index(family) % len(OF_VARIANTS)]
+
+
+def test_families_take_turns_on_every_axis() -> None:
+    assert {on_layout(name) for name in SPLIT} == {*OF_VARIANTS}
+
+
+@pytest.mark.parametrize("family", SPLIT)
+async def test_a_layout_draws_both_passes_as_one_device_does(
+    family: str, layout: Layout, tmp_path: Path
+) -> None:
+    """Latents and image are enlarged on the host, from parts that lie on several devices."""
+    pipeline = loaded(family, EVERY[family].make(tmp_path), "float32")
+    split = layout_of(**LAYOUTS[on_layout(family)])
+    one = Engine(pipeline, layout, 1)
+    several = Engine(
+        placed(pipeline, split), split, split.mesh.shape["data"], exact(split.mesh.shape["data"])
+    )
+    plain = {**pipeline.spec.defaults, **EVERY[family].request, "num_inference_steps": 2}
+    asked = [with_hires(plain, one, name) for name in ("latent", "lanczos")]
+    try:
+        for fields in asked:
+            images = EVERY[family].images
+            expected = (await one.generate(fields, images)).pixels
+            assert_alike((await several.generate(fields, images)).pixels, expected)
+            first = await one.generate({**fields, "seed": fields["seed"] + 1}, images)
+            with pytest.raises(AssertionError):
+                assert_alike(first.pixels, expected)
+    finally:
+        one.close()
+        several.close()
+
+
 def square() -> bytes:
     return image_file(np.full((8, 8, 3), 99, np.uint8))
 
@@ -164,6 +211,6 @@ async def first_images(
 @pytest.mark.parametrize("name", sorted(WITHOUT & EVERY.keys()))
 def test_others_do_not_have_it(name: str, tmp_path: Path) -> None:
     spec = loaded(name, EVERY[name].least(tmp_path / name), "float32").spec
-    assert "hires" not in spec.fields
+    assert spec.hires_upscalers == tuple(spec.enlargers), "of its own latents alone"
     begins = "strength" in spec.fields and spec.strength_needs == "image"
     assert TASK not in spec.tasks or not begins

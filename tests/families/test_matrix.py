@@ -9,14 +9,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.families.suite import EVERY
+from models.loading.sources import SHAPES
+from models.spec.model_spec import ModelSpec
+from tests.families.suite import EVERY, loaded
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "design" / "families.md"
@@ -37,6 +39,8 @@ class Mechanism:
     """The same of the test that shows it with those that are not in the first one."""
     absent: str = ""
     """Why a model may lack it; empty: none may."""
+    is_served: Callable[[ModelSpec], bool] | None = None
+    """Return whether a model's spec says that it has it; None: no spec does."""
 
     @property
     def models(self) -> frozenset[str]:
@@ -72,11 +76,14 @@ MECHANISMS: Mapping[str, Mechanism] = {
     "upscaler": Mechanism(f"{SUITE}/test_upscaling.py::test_an_image_is_drawn_larger"),
     "hires fix": Mechanism(
         f"{SUITE}/test_hires.py::test_two_passes_are_two_requests",
-        absent="it does no image to image with a strength",
+        f"{SUITE}/test_enlargers.py::test_two_passes_by_the_models_own_upscaler",
+        absent="it does no image to image with a strength, and has no network for its latents",
+        is_served=lambda spec: "hires" in spec.fields,
     ),
     "prompt weights": Mechanism(
         f"{SUITE}/test_prompt_weights.py::test_weights_are_seen",
         absent="its encoder is a chat model, whose prompts are sentences",
+        is_served=lambda spec: "prompt_syntax" in spec.fields,
     ),
     "price of images": Mechanism(
         f"{SUITE}/test_prices.py::test_a_buckets_volume_is_in_proportion_to_tokens",
@@ -130,7 +137,8 @@ def lines() -> Iterator[str]:
         "",
         "What each model is shown to do, by the conformance suite. A model that lacks one of these "
         "is not served. This page is made from the tests that pytest collects "
-        "(`python -m tests.families.test_matrix`), and a test holds it to them.",
+        "(`python -m tests.families.test_matrix`), and a test holds it to them. `make test` runs "
+        "each of these tests with models that take turns, `make test-all` with all of them.",
         "",
         f"| model | {' | '.join(MECHANISMS)} |",
         f"|---|{'---|' * len(MECHANISMS)}",
@@ -158,6 +166,15 @@ def test_no_cell_is_empty() -> None:
         if not one.absent and model not in one.models
     ]
     assert not holes
+
+
+@pytest.mark.timeout(2 * COLLECT_S)
+@pytest.mark.parametrize("model", EVERY)
+def test_what_a_model_serves_is_shown(model: str, tmp_path: Path) -> None:
+    """And what it lacks, it refuses: a cell without a test is no untested mechanism."""
+    spec = loaded(model, EVERY[model].least(tmp_path / model), "float32", reader=SHAPES).spec
+    said = {name: one.is_served(spec) for name, one in MECHANISMS.items() if one.is_served}
+    assert said == {name: model in MECHANISMS[name].models for name in said}
 
 
 def test_the_page_says_what_is_collected() -> None:

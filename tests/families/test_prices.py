@@ -56,7 +56,12 @@ def test_a_buckets_volume_is_in_proportion_to_tokens(name: str, tmp_path: Path) 
 
 
 SLICE = Topology.parse("v6e:2x4")
-CONTROLLED = EVERY["sdxl-controlnet"].published
+CONTROLLED = [
+    (name, base)
+    for entry, base in (("sdxl-controlnet", "sdxl"), ("flux-controlnet", "flux-dev"))
+    for name in EVERY[entry].published
+]
+"""Checkpoints with controls, and the same without."""
 SHARE = 0.02
 """Share of a step: attention's products of activations are not counted in a control's work."""
 
@@ -67,10 +72,10 @@ def flops(name: str) -> float:
     return float(sketch.steps[sketch.phase][0].work.flops)
 
 
-@pytest.mark.parametrize("name", CONTROLLED)
-def test_a_control_is_priced_by_what_it_computes(name: str) -> None:
+@pytest.mark.parametrize(("name", "base"), CONTROLLED)
+def test_a_control_is_priced_by_what_it_computes(name: str, base: str) -> None:
     spec = abstract(name, "bfloat16", logical_layout().of_parameter).spec
-    counted = flops(name) / flops("sdxl") - 1
+    counted = flops(name) / flops(base) - 1
     for kind in spec.controls.values():
         assert kind.work == pytest.approx(counted, abs=SHARE)
 

@@ -1,7 +1,12 @@
-"""How many requests a second one front end accepts: `python -m tests.load.accept`.
+"""Cost of an accepted request to the front end: `python -m tests.load.accept`.
 
-Starts an embedded Redis and one front end as processes of their own, and posts small requests over
-kept connections for a few seconds. Nothing serves them: this is the front door alone.
+Starts an embedded Redis and one front end as processes of their own, as `atelier serve` runs, and
+posts small requests over kept connections. Nothing serves them: this is the front door alone, with
+a ready pool whose costs are known, so that each answer has its place and time in the queue.
+
+`--against FOLDER` starts the front end of another checkout beside it, with a Redis of its own, and
+both are asked in turns: on a machine that others use, only the ratios of processor time hold. With
+`--rate` requests leave on planned instants, however late the answers before them are.
 """
 
 from __future__ import annotations
@@ -17,55 +22,122 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from redis.asyncio import Redis
+
 from deploy.local.embedded_redis import embedded
+from service.auth.api_keys import ApiKeys
 from service.jobs.queue import Queue
+from service.jobs.scheduling.cost_model import CostKey, CostRow, PoolFacts
 from service.settings.queue import QueueSettings
+from tests.service.round_trips import fewest_commands
 from tests.service.standin import SPEC
 
+ROOT = Path(__file__).parents[2]
 BODY = json.dumps({"prompt": "a red circle on a blue background", "model": SPEC.name}).encode()
-REQUEST = (
-    b"POST /v1/generate HTTP/1.1\r\nHost: atelier\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\n\r\n" % len(BODY)
-) + BODY
+LAYOUT, POOL, SLOTS = "a", "pool", 4
+FOR_AN_HOUR = QueueSettings(lease_s=3600)
+WARM_UP_S = 1.0
+COUNTED = 21
+"""Requests, one after the other, whose commands to Redis are counted."""
+TENANT = "studio"
+QUOTAS = {
+    "MAX_QUEUED": "1000000",
+    "DEVICE_SECONDS_PER_HOUR": "1000000000",
+    "STORED_BYTES": "1000000000000",
+}
+
+
+@dataclass
+class Side:
+    """One front end, and what was measured of it."""
+
+    name: str
+    port: int
+    process_id: int
+    redis_url: str
+    request: bytes = b""
+    latencies_s: list[float] = field(default_factory=list)
+    each_ms: list[float] = field(default_factory=list)
+    """Processor time of the front end for a request, by turns."""
+    redis_ms: list[float] = field(default_factory=list)
+    """Redis's, likewise."""
+    per_s: list[float] = field(default_factory=list)
+    """Answers a second, likewise."""
 
 
 @contextlib.contextmanager
-def front_end(redis_url: str, state: Path) -> Iterator[tuple[int, int]]:
-    """One `atelier serve`; its port and its process id."""
-    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
-        fd = listener.fileno()
+def front_end(name: str, checkout: Path, has_keys: bool, has_quotas: bool) -> Iterator[Side]:
+    """One `atelier serve` of a checkout with its own Redis."""
+    with contextlib.ExitStack() as stack:
+        state = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        redis_url = stack.enter_context(embedded(state))
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1024))
+        variables = {
+            "ATELIER_REDIS__URL": redis_url,
+            "ATELIER_STATE_DIR": str(state),
+            "ATELIER_QUEUE__MAX_QUEUED": "1000000",
+            "ATELIER_SERVER__KEYS": str(has_keys).lower(),
+            "PYTHONPATH": str(checkout),
+        }
+        for quota, most in QUOTAS.items() if has_quotas else ():
+            variables[f"ATELIER_TENANTS__{TENANT.upper()}__{quota}"] = most
         process = subprocess.Popen(
-            [sys.executable, "-m", "atelier", "serve", "--fd", str(fd)],
-            env=os.environ
-            | {
-                "ATELIER_REDIS__URL": redis_url,
-                "ATELIER_STATE_DIR": str(state),
-                "ATELIER_QUEUE__MAX_QUEUED": "1000000",
-            },
-            pass_fds=[fd],
+            [sys.executable, "-m", "atelier", "serve", "--fd", str(listener.fileno())],
+            cwd=checkout,
+            env=os.environ | variables,
+            stderr=stack.enter_context((state / "log").open("wb")),
+            pass_fds=[listener.fileno()],
         )
-        port = listener.getsockname()[1]
-    try:
-        yield port, process.pid
-    finally:
-        process.terminate()
-        process.wait()
+        try:
+            yield Side(name, listener.getsockname()[1], process.pid, redis_url)
+        finally:
+            process.terminate()
+            process.wait()
 
 
-async def client(port: int, until: float, latencies_s: list[float]) -> None:
-    """One connection: the next request as soon as the last one is answered."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def prepare(side: Side, has_keys: bool, queued: int) -> None:
+    """Register a pool whose costs are known, make a key, and queue the jobs that wait already."""
+    queue = await Queue.connect(side.redis_url, FOR_AN_HOUR)
+    await queue.register(POOL, SPEC, ready=True, facts=PoolFacts(LAYOUT, SLOTS))
+    bucket = SPEC.bucket(SPEC.defaults, ())
+    row = CostRow(step_s=0.01, encode_s=0.01, decode_s=0.01)
+    await queue.measured(SPEC.name, {CostKey(bucket, LAYOUT, 1): row})
+    key = ""
+    if has_keys:
+        async with contextlib.aclosing(ApiKeys(queue.redis)) as keys:
+            key = f"Authorization: Bearer {(await keys.create(TENANT))[1]}\r\n"
+    await queue.close()
+    head = f"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\n{key}"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n"
+    side.request = head.encode() + BODY
+    await asked(side, queued)
+
+
+@contextlib.asynccontextmanager
+async def connected(side: Side) -> AsyncIterator[Connection]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", side.port)
     with contextlib.closing(writer):
-        while time.perf_counter() < until:
-            started = time.perf_counter()
-            writer.write(REQUEST)
-            head = await reader.readuntil(b"\r\n\r\n")
-            assert b" 202 " in head.split(b"\r\n", 1)[0], head
-            await reader.readexactly(_length(head))
-            latencies_s.append(time.perf_counter() - started)
+        yield Connection(side, reader, writer)
+
+
+@dataclass
+class Connection:
+    """A kept connection of one client."""
+
+    side: Side
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def ask(self, status: bytes = b" 202 ") -> bytes:
+        """Post a request; return its answer's body, which has to be of that status."""
+        self.writer.write(self.side.request)
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        assert status in head.split(b"\r\n", 1)[0], head
+        return await self.reader.readexactly(_length(head))
 
 
 def _length(head: bytes) -> int:
@@ -74,43 +146,124 @@ def _length(head: bytes) -> int:
     return int(head[start : head.index(b"\r\n", start)])
 
 
+async def asked(side: Side, requests: int) -> None:
+    """Post so many requests, one after the other."""
+    async with connected(side) as connection:
+        for _ in range(requests):
+            await connection.ask()
+
+
+async def closed_loop(side: Side, connections: int, seconds: float) -> list[float]:
+    """Latencies over connections that each ask again as soon as they are answered."""
+    until, found = time.perf_counter() + seconds, list[float]()
+
+    async def one() -> None:
+        async with connected(side) as connection:
+            while (started := time.perf_counter()) < until:
+                await connection.ask()
+                found.append(time.perf_counter() - started)
+
+    await asyncio.gather(*(one() for _ in range(connections)))
+    return found
+
+
+async def open_loop(side: Side, connections: int, seconds: float, rate: float) -> list[float]:
+    """Latencies from planned instants on, `rate` of them a second, whatever came of others."""
+    found, started = list[float](), time.perf_counter()
+    planned = iter([started + number / rate for number in range(round(seconds * rate))])
+
+    async def one() -> None:
+        async with connected(side) as connection:
+            for at in planned:
+                await asyncio.sleep(max(0.0, at - time.perf_counter()))
+                await connection.ask()
+                found.append(time.perf_counter() - at)
+
+    await asyncio.gather(*(one() for _ in range(connections)))
+    return found
+
+
 def cpu_s(process_id: int) -> float:
     """Seconds of processor time that a process has taken."""
     user, system = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-async def load(
-    redis_url: str, port: int, process_id: int, connections: int, seconds: float
-) -> None:
-    queue = await Queue.connect(redis_url, QueueSettings())
-    await queue.register("cold", SPEC, ready=False)
-    await queue.close()
-    await client(port, time.perf_counter() + 1, [])  # warms up
-    latencies_s: list[float] = []
-    before_s = cpu_s(process_id)
-    until = time.perf_counter() + seconds
-    await asyncio.gather(*(client(port, until, latencies_s) for _ in range(connections)))
-    each_s = (cpu_s(process_id) - before_s) / len(latencies_s)
-    cuts = statistics.quantiles(latencies_s, n=100)
-    print(
-        f"{len(latencies_s) / seconds:.0f} accepted requests/s over {connections} connections;"
-        f" median {1000 * cuts[49]:.1f} ms, 99 % within {1000 * cuts[98]:.1f} ms;"
-        f" {1000 * each_s:.2f} ms of processor time each, so {1 / each_s:.0f}/s on a free core"
+async def redis_cpu_s(side: Side) -> float:
+    """Seconds of processor time that a side's Redis has taken."""
+    async with Redis.from_url(side.redis_url) as redis:
+        told = await redis.info("cpu")
+    return float(told["used_cpu_user"] + told["used_cpu_sys"])
+
+
+async def turn(side: Side, args: argparse.Namespace) -> None:
+    """Ask one side for a while."""
+    before_s, redis_s = cpu_s(side.process_id), await redis_cpu_s(side)
+    began = time.perf_counter()
+    if args.rate:
+        found = await open_loop(side, args.connections, args.seconds, args.rate)
+    else:
+        found = await closed_loop(side, args.connections, args.seconds)
+    side.per_s.append(len(found) / (time.perf_counter() - began))
+    side.each_ms.append(1000 * (cpu_s(side.process_id) - before_s) / len(found))
+    side.redis_ms.append(1000 * (await redis_cpu_s(side) - redis_s) / len(found))
+    side.latencies_s += found
+
+
+async def measure(sides: Sequence[Side], args: argparse.Namespace) -> None:
+    for side in sides:
+        await prepare(side, args.keys, args.queued)
+        await closed_loop(side, args.connections, WARM_UP_S)
+    for number in range(args.turns):
+        for side in sides if number % 2 else reversed(sides):
+            await turn(side, args)
+    for side in sides:
+        commands = await fewest_commands(side.redis_url, COUNTED, lambda: asked(side, 1))  # noqa: B023
+        print(line(side), f"a request alone sends Redis {', '.join(commands)}", sep="; ")
+    if len(sides) == 2:
+        ratios = [mine / theirs for mine, theirs in zip(*(s.each_ms for s in sides), strict=True)]
+        low, middle, high = quartiles(ratios)
+        print(f"processor time, ours to theirs: {middle:.3f} ({low:.3f} to {high:.3f})")
+
+
+def line(side: Side) -> str:
+    """Figures of one side."""
+    low, each, high = quartiles(side.each_ms)
+    cuts = statistics.quantiles(side.latencies_s, n=100)
+    return (
+        f"{side.name}: {len(side.latencies_s)} accepted, {statistics.median(side.per_s):.0f}/s;"
+        f" {each:.3f} ms of the front end's processor each ({low:.3f} to {high:.3f}),"
+        f" {statistics.median(side.redis_ms):.3f} ms of Redis's;"
+        f" median {1000 * cuts[49]:.1f} ms, 99 % within {1000 * cuts[98]:.1f} ms"
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def quartiles(found: Sequence[float]) -> tuple[float, float, float]:
+    if len(found) < 2:
+        return found[0], found[0], found[0]
+    low, middle, high = statistics.quantiles(found, n=4, method="inclusive")
+    return low, middle, high
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--connections", type=int, default=16)
-    parser.add_argument("--seconds", type=float, default=5)
-    args = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        embedded(Path(folder)) as redis_url,
-        front_end(redis_url, Path(folder)) as (port, process_id),
-    ):
-        asyncio.run(load(redis_url, port, process_id, args.connections, args.seconds))
+    parser.add_argument("--seconds", type=float, default=5, help="of a turn")
+    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--rate", type=float, help="requests a second; left out: as many as go")
+    parser.add_argument("--queued", type=int, default=0, help="jobs that wait from the beginning")
+    parser.add_argument("--keys", action="store_true", help="with API keys")
+    parser.add_argument("--quotas", action="store_true", help="of a tenant, by its key")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="another checkout")
+    args = parser.parse_args(words)
+    args.keys = args.keys or args.quotas
+    checkouts = {"ours": ROOT} | ({"theirs": args.against.resolve()} if args.against else {})
+    with contextlib.ExitStack() as stack:
+        sides = [
+            stack.enter_context(front_end(name, checkout, args.keys, args.quotas))
+            for name, checkout in checkouts.items()
+        ]
+        asyncio.run(measure(sides, args))
 
 
 if __name__ == "__main__":

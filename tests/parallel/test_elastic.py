@@ -53,6 +53,7 @@ async def test_few_have_the_whole_slice_and_many_a_part_of_it_each(folder: Path)
     engine = Engine(pipeline, whole, SLOTS, fast(SLOTS, (1, SLOTS)))
     try:
         await engine.warm_up([REQUEST])
+        await engine.larger_ready([REQUEST])
         alone = await engine.generate(requests[0], {})
         assert steps_by_layout().keys() == {layout_name(whole)}, "one request has all devices"
         together = await asyncio.gather(*(engine.generate(request, {}) for request in requests))

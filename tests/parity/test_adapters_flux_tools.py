@@ -1,7 +1,9 @@
 """Adapters on Flux's tools against diffusers: made for the tool, and made for the plain model.
 
 A tool's transformer may see more channels of a token than the plain one. Of an adapter for the
-latter diffusers fills the input layer up with zeros, behind the latents' channels.
+latter diffusers fills the input layer up with zeros, behind the latents' channels. Each tool is
+held on two checkpoints and requests: the odd ones have other heads and ranks, no guidance or no
+double blocks, and latents whose channels are no power of two.
 """
 
 from __future__ import annotations
@@ -36,15 +38,28 @@ from tests.parity.adapter_files import (
 )
 from tests.parity.test_adapters_flux import plain
 from tests.parity.test_flux import BASE, png
-from tests.parity.test_flux_tools import CASES, REQUESTS
+from tests.parity.test_flux_tools import CASES, REQUESTS, Case, Request
 from tests.parity.tiny import make_flux
 
 # torch and NumPy do not agree on this yet; it is the reference that meets it.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
-INPUT, LATENTS = "x_embedder", 16
-"""The transformer's input layer, and a token's channels in the plain checkpoint."""
+INPUT = "x_embedder"
+"""The transformer's input layer."""
 STEPS = {"num_inference_steps": 3}
+HEADS = {"num_attention_heads": 5, "attention_head_dim": 12, "axes_dims_rope": (2, 4, 6)}
+"""Heads of the odd checkpoints, whose transformers are 60 wide, as the others."""
+MADE = {
+    name: replace(case, transformer={**case.transformer, **HEADS}) if "odd" in name else case
+    for name, case in CASES.items()
+}
+ASKED = {
+    **{name: name for name in ("fill", "control", "kontext")},
+    "fill, odd": "fill, weak, wide",
+    "control, odd": "control, wide",
+    "kontext, odd": "kontext, true cfg",
+}
+"""Request by checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +69,17 @@ class Tool:
     name: str
     folder: Path
 
+    @property
+    def case(self) -> Case:
+        return MADE[self.name]
+
+    @property
+    def request(self) -> Request:
+        return REQUESTS[ASKED[self.name]]
+
     @cached_property
     def theirs(self) -> Any:
-        pipeline = CASES[self.name].kind.from_pretrained(self.folder)
+        pipeline = self.case.kind.from_pretrained(self.folder)
         pipeline.set_progress_bar_config(disable=True)
         return pipeline
 
@@ -67,16 +90,17 @@ class Tool:
     @cached_property
     def changes(self) -> Changes:
         """Changes of all of its transformer's layers."""
-        return random_changes(self.theirs.transformer, 4, size=0.05)
+        rank = 5 if "odd" in self.name else 4
+        return random_changes(self.theirs.transformer, 4, rank, size=0.05)
 
     @cached_property
     def of_plain(self) -> Changes:
         """The same, made for the plain checkpoint."""
-        own = self.changes[INPUT]
-        return {**self.changes, INPUT: replace(own, down=own.down[:, :LATENTS])}
+        own, latents = self.changes[INPUT], 4 * self.case.vae["latent_channels"]
+        return {**self.changes, INPUT: replace(own, down=own.down[:, :latents])}
 
     def drawn(self, adapters: list[Loaded]) -> np.ndarray:
-        request = REQUESTS[self.name]
+        request = self.request
         images = {name: png(image) for name, image in request.images.items()}
         return self.ours.pixels({**BASE, **request.fields, **STEPS}, adapters, images)
 
@@ -84,7 +108,7 @@ class Tool:
         return their_pixels(self.theirs, adapters, self._run)
 
     def _run(self, pipeline: Any) -> np.ndarray:
-        request = REQUESTS[self.name]
+        request = self.request
         fields = {**BASE, **request.fields, **STEPS, **request.of_theirs, **request.images}
         generator = torch.Generator("cpu").manual_seed(fields.pop("seed"))
         return np.asarray(pipeline(**fields, generator=generator).images[0])
@@ -93,9 +117,7 @@ class Tool:
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Tool]:
     root = tmp_path_factory.mktemp("tools")
-    return {
-        name: Tool(name, CASES[name].make(root / name)) for name in ("fill", "control", "kontext")
-    }
+    return {name: Tool(name, MADE[name].make(root / name)) for name in ASKED}
 
 
 @pytest.mark.parametrize(
@@ -106,6 +128,11 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Tool]:
         ("control", "the tool"),
         ("control", "the plain model"),
         ("kontext", "both"),  # which see the same channels
+        ("fill, odd", "the tool"),
+        ("fill, odd", "the plain model"),
+        ("control, odd", "the tool"),
+        ("control, odd", "the plain model"),
+        ("kontext, odd", "both"),
     ],
 )
 def test_an_adapter_draws_what_diffusers_draws(
@@ -121,6 +148,21 @@ def test_an_adapter_draws_what_diffusers_draws(
     expected = tool.drawn_by_diffusers(asked)
     assert_same(tool.drawn(asked), expected, record_property)
     assert psnr_db(expected, tool.drawn([])) < 40, "an adapter that does not show proves nothing"
+
+
+@pytest.mark.parametrize("name", [name for name in ASKED if "odd" in name])
+def test_another_strength_or_adapter_fails_by_far(
+    name: str, tools: Mapping[str, Tool], tmp_path: Path
+) -> None:
+    tool = tools[name]
+    other = random_changes(tool.theirs.transformer, 9, 5, size=0.05)
+    own, another = (
+        write(peft({"transformer": changes}), tmp_path / f"{number}.safetensors")
+        for number, changes in enumerate((tool.changes, other))
+    )
+    expected = tool.drawn_by_diffusers([Loaded(own)])
+    assert_far(tool.drawn([Loaded(own, 0.6)]), expected)
+    assert_far(tool.drawn([Loaded(another)]), expected)
 
 
 def test_the_authors_name_of_the_input_layer(tools: Mapping[str, Tool], tmp_path: Path) -> None:
@@ -142,7 +184,7 @@ def test_zeros_in_front_of_the_latents_fail_by_far(
     """The layer's last inputs are a control image's."""
     tool = tools["control"]
     own = {INPUT: replace(tool.of_plain[INPUT], up=8 * tool.of_plain[INPUT].up)}
-    down = torch.nn.functional.pad(own[INPUT].down, (LATENTS, 0))
+    down = torch.nn.functional.pad(own[INPUT].down, (4 * tool.case.vae["latent_channels"], 0))
     wrong = {INPUT: replace(own[INPUT], down=down)}
     right, far = (
         Loaded(write(peft({"transformer": one}), tmp_path / f"{number}.safetensors"))

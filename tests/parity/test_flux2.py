@@ -183,7 +183,7 @@ def test_references_that_are_refused(
 
 DROPPED = {
     "modulation of the text": ("transformer", "conditions", "text_modulation", "linear", "kernel"),
-    "gate of single blocks": ("transformer", "single_blocks", "gate", "kernel"),
+    "gate of single blocks": ("transformer", "single_blocks", "middle", "gate", "kernel"),
     "key norm of the encoder": ("text_encoder", "blocks", "attention", "k_norm", "scale"),
 }
 

@@ -17,7 +17,6 @@ from models.checkpoint.folder import read_config
 from models.checkpoint.key_mapping import target
 from models.flux2.config import Flux2Config
 from models.flux2.key_mapping import RENAMES
-from models.flux2.latents import image_ids, text_ids
 from models.flux2.network import Flux2Transformer
 from models.flux2.published import KLEIN_4B, KLEIN_9B
 from models.loading.abstract import abstract_module
@@ -50,13 +49,10 @@ CASES: dict[str, Mapping[str, Any]] = {
 GRID, REFERENCES, TEXT_TOKENS = (5, 3), ((2, 4), (3, 3)), 7
 TIMES = np.array([731.25, 12.5], np.float32)
 
-run = nnx.jit(lambda model, *inputs: model(*inputs, *ids()))
 
-
-def ids() -> tuple[np.ndarray, np.ndarray]:
-    grids = (GRID, *REFERENCES)
-    images = [image_ids(*grid, index=index) for index, grid in enumerate(grids)]
-    return np.concatenate(images), text_ids(TEXT_TOKENS)
+@nnx.jit
+def run(model: Flux2Transformer, latents: Any, text: Any, times: Any) -> Any:
+    return model(latents, text, model.conditions(times), (GRID, *REFERENCES))
 
 
 def inputs(config: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -109,7 +105,7 @@ BITES = {
     "modulation of the text": "conditions.text_modulation.linear.kernel",
     "modulation of single blocks": "conditions.single_modulation.linear.kernel",
     "gate of a stream": "double_blocks.image.feed_forward.gate.kernel",
-    "gate of the single blocks": "single_blocks.gate.kernel",
+    "gate of the single blocks": "single_blocks.middle.gate.kernel",
     "key norm of the text": "double_blocks.text.attention.k_norm.scale",
     "last modulation": "conditions.out_modulation.linear.kernel",
 }

@@ -29,7 +29,8 @@ from tests.parity import sdxl_cases, test_flux
 from tests.parity.programs import Programs
 from tests.parity.sdxl_cases import EXACT
 from tests.parity.test_sdxl import psnr_db, relative
-from workers.engine.passes import image_file, prepared_passes
+from workers.engine.passes import prepared_passes
+from workers.programs.second_pass import image_file
 
 # torch and NumPy do not agree on this yet; it is the reference that meets it.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -195,6 +195,11 @@ def test_bounds_as_transformers_4_wrote_them() -> None:
     assert read.size_of(1024, 1024) == (1036, 1036)
 
 
+def test_a_processor_as_transformers_5_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "processor_config.json").write_text('{"image_processor": {"patch_size": 6}}')
+    assert QwenPreprocessor.read(tmp_path).patch_size == 6
+
+
 def test_what_is_not_served(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no preprocessor_config"):
         QwenPreprocessor.read(tmp_path)

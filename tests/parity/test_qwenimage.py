@@ -187,7 +187,7 @@ def test_guidance_without_the_norms_fails_by_far(pairs: Mapping[str, Pair]) -> N
     pair, request = pairs["odd"], BASE | REQUESTS["prompts of two lengths"]
     with coarse.compiled():
         lame = registry.load("lame", str(pair.folder), "float32", {})
-    lame.guide = partial(DenoisingPipeline.guide, lame)  # type: ignore[attr-defined]
+    lame.joined = partial(DenoisingPipeline.joined, lame)  # type: ignore[attr-defined]
     assert_far(ours(Programs(lame, coarse.OPTIONS), request), theirs(pair.theirs, request))
 
 

@@ -19,7 +19,7 @@ from PIL import Image, ImageOps
 
 from models import registry
 from models.interface.pipeline import RequestError
-from models.qwenimage.prompts import NUMBERED, Showing
+from models.qwenimage.edit.prompts import NUMBERED, Showing
 from tests import coarse
 from tests.parity.pairs import zeroed
 from tests.parity.programs import Programs

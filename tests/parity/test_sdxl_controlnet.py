@@ -163,8 +163,10 @@ def run_ours(network: ControlNet, inputs: Inputs, kind: int = KIND) -> list[np.n
     def call(state: nnx.State, inputs: Any) -> tuple[jax.Array, ...]:
         control: Any = nnx.merge(graph, state)
         *seen, image = inputs
-        which = None if control.kinds is None else jnp.full(len(image), kind)
-        return control(*seen, control.hint(image, which), which)
+        if control.kinds is None:
+            return control(*seen, control.hint(image))
+        which, whole = jnp.full(len(image), kind), jnp.ones(len(image))
+        return control(*seen, control.hint(image, which, whole), which[:, None])
 
     lowered = jax.jit(call).lower(state, inputs)
     options: dict[str, Any] = {"xla_backend_optimization_level": 0}

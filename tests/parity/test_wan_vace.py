@@ -152,7 +152,7 @@ def drawn_by_us(parts: Parts, references: Sequence[Image.Image] | None = None) -
         found = network(both, time, prompts, control=Control(video, scales))
         return found[1] + GUIDANCE * (found[0] - found[1])
 
-    control = conditions(parts.vae, *map(jnp.asarray, given), pixels)
+    control = conditions(parts.vae, *map(jnp.asarray, given), pixels)  # type: ignore[call-arg]
     shape = control.shape[:3]
     x = jnp.asarray(draw_noise(TorchGenerator(SEED), shape, parts.vae.config.z_dim))
     scheduler, latents = parts.theirs.scheduler, []

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from diffusers import ZImageImg2ImgPipeline, ZImageInpaintPipeline, ZImagePipeline
 from PIL import Image, ImageOps
 
-from models.zimage.latents import pack
+from models.vae.patches import pack_by_pixel
 from tests.parity.pairs import MASK, Pair, drawn_by, loud_behind_captions, ours, pairs_of, zeroed
 from tests.parity.test_flux import (
     PICTURE,
@@ -79,7 +80,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
 
 def tokens_of(tensors: Mapping[str, Any]) -> np.ndarray:
     """Return the latents of diffusers' step, packed."""
-    return np.asarray(pack(tensors["latents"][0].numpy().transpose(1, 2, 0)))
+    return np.asarray(pack_by_pixel(jnp.asarray(tensors["latents"][0].numpy().transpose(1, 2, 0))))
 
 
 def theirs(

@@ -11,6 +11,7 @@ from diffusers import (
     LTX2VideoTransformer3DModel,
 )
 from diffusers.pipelines.ltx2 import LTX2TextConnectors
+from diffusers.pipelines.ltx2.latent_upsampler import LTX2LatentUpsamplerModel
 from diffusers.pipelines.ltx2.vocoder import LTX2Vocoder, LTX2VocoderWithBWE
 
 from tests.parity.tiny import Config, randomize
@@ -300,3 +301,18 @@ def _draw_statistics(network: Any, seed: int) -> None:
     channels = network.latents_mean.shape
     network.latents_mean.copy_(0.3 * torch.randn(channels, generator=generator))
     network.latents_std.copy_(0.5 + torch.rand(channels, generator=generator))
+
+
+UPSAMPLER: Config = {"in_channels": 6, "mid_channels": 64, "num_blocks_per_stage": 2}
+"""As published."""
+UPSAMPLER_ODD: Config = {
+    "in_channels": 4,
+    "mid_channels": 32,
+    "num_blocks_per_stage": 1,
+    "use_rational_resampler": False,
+}
+
+
+def latent_upsampler(seed: int, **overrides: Any) -> LTX2LatentUpsamplerModel:
+    """Latent upsampler of random weights."""
+    return randomize(LTX2LatentUpsamplerModel(**overrides), seed)  # type: ignore[return-value]

@@ -48,6 +48,7 @@ LIKE_2_3: dict[str, Config] = {
     "vocoder": tiny_ltx.EXTENDED,
     "text_encoder": {},
     "scheduler": SHIFTED,
+    "latent_upsampler": tiny_ltx.UPSAMPLER,
 }
 ODD: dict[str, Config] = {
     "transformer": {
@@ -80,6 +81,7 @@ ODD: dict[str, Config] = {
         "layer_types": ["full_attention", "sliding_attention"],
     },
     "scheduler": {**SHIFTED, "shift_terminal": None, "time_shift_type": "linear"},
+    "latent_upsampler": tiny_ltx.UPSAMPLER_ODD,
 }
 """As LTX-2.0: text is projected in the transformer, which knows no perturbed attention."""
 
@@ -137,4 +139,7 @@ def make_ltx(
         transformer=network,
         vocoder=tiny_ltx.vocoder(seed + 6, **given["vocoder"]),
     ).save_pretrained(folder)
+    if upsampler := given["latent_upsampler"]:
+        network = tiny_ltx.latent_upsampler(seed + 7, **upsampler)
+        network.save_pretrained(folder / "latent_upsampler")
     return folder

@@ -209,7 +209,9 @@ def make_control(folder: Path, checkpoint: Path, seed: int, **overrides: Any) ->
     if "num_control_type" in config:
         kind, first = ControlNetUnionModel, config["block_out_channels"][0]
         config |= {"num_trans_channel": first, "num_proj_channel": first}
-    network = randomize(kind(**config), seed)
+    network: Any = randomize(kind(**config), seed)
+    if "num_control_type" in config:
+        network.controlnet_cond_embedding.conv_out.weight.data *= 4.0  # images that show
     network.save_pretrained(folder)
     return network
 

@@ -13,11 +13,11 @@ from PIL import Image
 from models.spec.controls import ControlKind
 from models.spec.model_spec import Limits, ModelSpec
 from models.spec.option import Option
-from service.jobs.model.job import Job, JobError, Output, Usage
+from service.jobs.model.job import Job, JobError, Output, Snapshot, Usage
 from service.jobs.queue import Claim, Queue
 from service.jobs.redis.tasks import cancel
-from service.jobs.storage.object_store import Store, beside_key, output_key
-from service.schemas.request import MEDIA_TYPES
+from service.jobs.storage.object_store import Store, beside_key, output_key, snapshot_key
+from service.schemas.request_parts import MEDIA_TYPES
 from workers.media.sheets import sheets_of
 from workers.media.video import encode_video
 
@@ -178,7 +178,19 @@ class StandIn:
         in_parts = request["output"]["format"] == "png" and request.get("num_frames", 1)
         count = claim.job.images * (in_parts or 1)
         outputs = [await self._output(claim, index) for index in range(count)]
+        if claim.job.stop_at_step:
+            await self._keep_drafts(claim)
         await self.queue.finish(claim, outputs, Usage(steps=steps, device_seconds=0.1))
+
+    async def _keep_drafts(self, claim: Claim) -> None:
+        job, step, drafts = claim.job, claim.job.stop_at_step or 0, []
+        for number in range(job.images):
+            key = snapshot_key(job.id, claim.fence, number, step)
+            await self.store.put(key, b"a state", "application/octet-stream")
+            drafts.append(
+                Snapshot(index=number, step=step, fence=claim.fence, key=key, bytes=len(b"a state"))
+            )
+        await self.queue.snapshot(claim, drafts)
 
     async def _output(self, claim: Claim, index: int) -> Output:
         request = claim.job.request

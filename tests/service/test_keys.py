@@ -19,6 +19,7 @@ from service.auth.api_keys import ApiKeys
 from service.errors.forms import ErrorForms
 from service.errors.problems import Unauthorized
 from service.jobs.queue import Queue
+from service.jobs.redis.keys import LEDGER
 from service.jobs.storage.object_store import Store
 from service.routing import DOORS
 from service.settings.redis import RedisSettings
@@ -32,6 +33,7 @@ CAT = {"prompt": "a cat", "model": MODEL}
 OPEN_PATHS = ["/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"]
 CLOSED = [
     ("POST", "/v1/generate"),
+    ("POST", "/v1/verify"),
     ("GET", "/v1/models"),
     ("GET", f"/v1/models/{MODEL}"),
     ("GET", "/v1/loras"),
@@ -43,6 +45,7 @@ CLOSED = [
     ("GET", "/v1/jobs/ID"),
     ("DELETE", "/v1/jobs/ID"),
     ("POST", "/v1/jobs/ID/cancel"),
+    ("POST", "/v1/jobs/ID/continue"),
     ("GET", "/v1/jobs/ID/events"),
     ("GET", "/v1/jobs/ID/outputs/0"),
     ("POST", f"/hf/{MODEL}"),
@@ -92,6 +95,8 @@ CLOSED = [
     ("POST", "/v1/videos/CLIP/remix"),
     ("GET", "/v1/videos/CLIP/content"),
 ]
+OPERATORS = "/v1/admin/"
+"""Paths that want another kind of key (`routes/test_admin.py`)."""
 PASSWORDS = "/sdapi/v1/"
 """Paths where a key may also be the password of `Basic`."""
 PARAMETERS = (
@@ -174,7 +179,8 @@ def test_no_route_is_left_out(app: FastAPI) -> None:
     }
     prefixes = tuple(prefix for door in DOORS for prefix in door.error_forms)
     closed = ("/v1", *prefixes)
-    assert named == {route for route in routes(app) if route[1].startswith(closed)}
+    of_tenants = {route for route in routes(app) if not route[1].startswith(OPERATORS)}
+    assert named == {route for route in of_tenants if route[1].startswith(closed)}
     for path, methods in app.openapi()["paths"].items():
         for operation in methods.values():
             schemes = [name for one in operation.get("security", []) for name in one]
@@ -231,6 +237,48 @@ async def test_a_job_is_its_keys_tenants(
     assert kept is not None and kept.tenant == "acme"
 
 
+async def test_only_a_tenant_verifies_its_jobs_outputs(
+    acme: httpx.AsyncClient, zoo: httpx.AsyncClient, pool: StandIn
+) -> None:
+    job = (await acme.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})).json()
+    asked = {"job": job["id"]}
+    answer = await zoo.post("/v1/verify", json=asked)
+    assert answer.status_code == 404 and "job_not_found" in answer.json()["type"]
+    found = (await acme.post("/v1/verify", json=asked)).json()
+    assert found["verdict"] == "identical"
+
+
+@pytest.mark.parametrize(
+    "path, body",
+    [
+        ("/v1/generate", CAT),
+        ("/v1/images/generations", {"prompt": "a cat", "model": MODEL}),
+        ("/v1/predictions", {"version": MODEL, "input": {"prompt": "a cat"}}),
+        ("/sdapi/v1/txt2img", {"prompt": "a cat"}),
+    ],
+)
+async def test_the_ledger_names_the_key_and_never_its_secret(
+    acme: httpx.AsyncClient, pool: StandIn, keys: ApiKeys, queue: Queue, path: str, body: Any
+) -> None:
+    assert (await acme.post(path, json=body)).is_success
+
+    async def is_recorded() -> bool:
+        return bool(await queue.redis.xlen(LEDGER))
+
+    await eventually(is_recorded)
+    ((_, entry),) = await queue.redis.xrange(LEDGER)
+    record = json.loads(entry["record"])
+    (key,) = await keys.all()
+    assert (record["tenant"], record["key"]) == ("acme", key.id)
+    secret = acme.headers["Authorization"].rpartition("_")[2]
+    assert secret not in entry["record"] and body.get("prompt", "a cat") not in entry["record"]
+
+
+def lasting(answer: httpx.Response) -> dict[str, str]:
+    """The headers of an answer that another request may have, too."""
+    return {name: value for name, value in answer.headers.items() if name != "x-request-id"}
+
+
 @pytest.mark.parametrize(("method", "path"), OF_A_JOB)
 async def test_anothers_job_is_as_if_it_never_was(
     acme: httpx.AsyncClient, zoo: httpx.AsyncClient, pool: StandIn, method: str, path: str
@@ -241,7 +289,7 @@ async def test_anothers_job_is_as_if_it_never_was(
     never = await zoo.request(method, path.replace("ID", absent))
     assert foreign.status_code == 404
     assert foreign.text == never.text.replace(absent, job["id"])
-    assert foreign.headers == never.headers
+    assert lasting(foreign) == lasting(never)
     assert (await acme.get(f"/v1/jobs/{job['id']}")).json() == job
     assert (await acme.get(job["outputs"][0]["url"])).status_code == 200
 
@@ -255,7 +303,7 @@ async def test_anothers_job_is_none_at_any_door(
     absent, body = "job_" + "0" * 24, {"prompt": "a dog"} if path.endswith("remix") else None
     foreign = await zoo.request(method, path.replace(word, job["id"]), json=body)
     never = await zoo.request(method, path.replace(word, absent), json=body)
-    assert (foreign.status_code, foreign.headers) == (404, never.headers)
+    assert (foreign.status_code, lasting(foreign)) == (404, lasting(never))
     assert foreign.text == never.text.replace(absent, job["id"])
     assert (await acme.get(f"/v1/jobs/{job['id']}")).json() == job
     for listed in ("/v1/predictions", "/v1/videos"):
@@ -284,6 +332,8 @@ async def test_a_running_job_cannot_be_stopped_by_others(
     await pool.has_claimed.wait()
     assert (await zoo.post(f"/v1/jobs/{job_id}/cancel")).status_code == 404
     assert (await zoo.delete(f"/v1/jobs/{job_id}")).status_code == 404
+    assert (await zoo.post(f"/v1/jobs/{job_id}/continue", json={})).status_code == 404
+    assert (await acme.post(f"/v1/jobs/{job_id}/continue", json={})).status_code == 409
     pool.may_finish.set()
 
     async def has_succeeded() -> bool:

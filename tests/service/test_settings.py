@@ -9,6 +9,7 @@ import pytest
 from models.loading.sources import ImagePromptSource
 from service.settings.section import ConfigError
 from service.settings.settings import load_settings
+from service.settings.tenants import classes_of
 from workers.loading.model import image_prompts_of
 
 
@@ -77,6 +78,12 @@ def test_a_network_for_image_prompts_is_a_source_or_a_table() -> None:
             "[redis]\nurl = 'redis://:p@h'\npassword = 'p'",
             "redis: Value error, there is a password",
         ),
+        ("[redis]\nurl = 'redis://h'\nnext_password = 'p'", "next_password needs password"),
+        ("[redis]\nurl = 'redis://h'\nsentinel_password = 'p'", "needs a url redis+sentinel://"),
+        ("[redis]\nurl = 'redis+sentinel://a,b:2'", "must be like redis+sentinel://HOST"),
+        ("[redis]\nurl = 'redis+sentinel://a:x/n'", "must be like redis+sentinel://HOST"),
+        ("[redis]\nurl = 'redis+sentinel://a,/n'", "must be like redis+sentinel://HOST"),
+        ("[redis]\nurl = 'redis+sentinel://a/n?dbb=1'", "must be like redis+sentinel://HOST"),
         ("[redis]\nurl = 'redis://h'\nca_file = 'atelier.toml'", "rediss://"),
         ("[redis]\nurl = 'rediss://h'\nca_file = 'nowhere.pem'", "redis.ca_file: "),
         ("[redis]\nurl = 'rediss://h'\ncert_file = 'atelier.toml'", "belong together"),
@@ -150,9 +157,9 @@ def test_every_wrong_key_is_named_at_once() -> None:
 
 
 def test_classes_of_tenants_are_those_of_the_settings() -> None:
-    assert load_settings().tenant_classes == ["default"]
+    assert classes_of(load_settings().tenants.values()) == ["default"]
     tenants = {"acme": {"metrics_class": "gold"}, "b": {"metrics_class": "gold"}, "c": {}}
-    assert load_settings(tenants=tenants).tenant_classes == ["default", "gold"]
+    assert classes_of(load_settings(tenants=tenants).tenants.values()) == ["default", "gold"]
     for wrong in ("", "Gold", "a b", "x" * 33, 'a"b'):
         with pytest.raises(ConfigError, match=r"tenants\.acme\.metrics_class"):
             load_settings(tenants={"acme": {"metrics_class": wrong}})

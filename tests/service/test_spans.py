@@ -74,14 +74,19 @@ from service.tracing import spans
 import {module}
 with spans.exporting(TracingSettings(endpoint={endpoint!r}), "x"), spans.span("a"):
     pass
-print([name for name in sys.modules if name.startswith("opentelemetry")])
 """
 
 
 def loaded(module: str, endpoint: str | None, *hidden: str) -> str:
     """OpenTelemetry's modules in a process that has imported that one, or its last complaint."""
+    return loaded_after(LOOK.format(module=module, endpoint=endpoint), *hidden)
+
+
+def loaded_after(program: str, *hidden: str) -> str:
+    """OpenTelemetry's modules in a process that has run that, or its last complaint."""
     hide = "".join(f"import sys; sys.modules[{name!r}] = None\n" for name in hidden)
-    look = hide + LOOK.format(module=module, endpoint=endpoint)
+    show = "import sys\nprint([name for name in sys.modules if name.startswith('opentelemetry')])"
+    look = f"{hide}{program}\n{show}"
     done = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True)
     return done.stdout if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
 
@@ -89,7 +94,7 @@ def loaded(module: str, endpoint: str | None, *hidden: str) -> str:
 def test_while_off_nothing_of_it_is_loaded() -> None:
     """FastAPI and redis-py have modules of OpenTelemetry's for themselves, where it is installed;
     what records and sends spans is not there."""
-    there = loaded("service.server, workers.pool.worker", None)
+    there = loaded("service.server, workers.pool.process", None)
     assert there.startswith("[")
     assert "opentelemetry.sdk.trace" not in there and "opentelemetry.exporter" not in there
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from service.jobs import scripts
+from service.jobs.model.job import CLIENTS_FAULT
 from tests.deploy.watching.files import (
     CONFIG,
     PANEL_LINK,
@@ -18,11 +20,13 @@ from tests.deploy.watching.files import (
     rules,
     titles,
 )
+from tests.deploy.watching.scoping import SCOPES, write_cases
 from tests.deploy.watching.tools import promtool
 from tools.rules import API, EVERY, RULES, manifest
 
 ALERTS = rules("alert")
 ENTRY = re.compile(r"^### (\w+)\n(\w+)\. (.+?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+LEDGER = Path(scripts.__path__[0], "ledger.lua")
 SEVERITIES = {"critical", "warning", "info"}
 BASE = '{{ or $externalLabels.runbook "docs/operations/runbook.md" }}'
 GRAFANA = "{{ $externalLabels.grafana }}"
@@ -59,6 +63,23 @@ def test_they_fire_where_they_should(file: Path) -> None:
     promtool("test", "rules", file)
 
 
+def test_rules_and_the_ledger_have_the_codes_list_of_clients_faults() -> None:
+    asked = [text for file in RULES for text in re.findall(r'reason!~"(.*?)"', file.read_text())]
+    told = re.search(r"CLIENTS_FAULT = {(.*?)}", LEDGER.read_text())
+    assert len(asked) > 5 and told
+    assert {frozenset(text.split("|")) for text in asked} == {CLIENTS_FAULT}
+    assert set(re.findall(r"(\w+) = true", told[1])) == CLIENTS_FAULT
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("file", RULE_TESTS, ids=lambda file: file.stem)
+def test_they_fire_there_as_well_where_an_operator_scopes_them(
+    file: Path, scope: str, tmp_path: Path
+) -> None:
+    """Google's, and the Prometheus Operator with an enforced label."""
+    promtool("test", "rules", write_cases(file, SCOPES[scope], tmp_path))
+
+
 def test_each_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
     cases: dict[str, set[bool]] = defaultdict(set)
     for file in RULE_TESTS:
@@ -75,7 +96,7 @@ def test_each_recorded_series_has_a_case() -> None:
         for group in yaml.safe_load(file.read_text())["tests"]
         for case in group.get("promql_expr_test", ())
     )
-    assert set(re.findall(r"\w+:\w+:\w+", asked)) == set(rules("record"))
+    assert set(re.findall(r"[a-z]\w*(?::\w+)+", asked)) == set(rules("record"))
 
 
 def test_the_runbook_has_an_entry_for_each(entries: dict[str, tuple[str, str]]) -> None:

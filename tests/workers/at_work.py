@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -37,12 +37,14 @@ async def at_work(
     batching: BatchSizes | None = None,
     check: OutputCheck | None = None,
     upscalers: Mapping[str, LoadedUpscaler] | None = None,
+    expected_s: Sequence[float] = (),
     **settings: Any,
 ) -> AsyncIterator[tuple[Worker, asyncio.Task[int]]]:
     """A pool that runs, and its task; whatever the test does, it has ended afterwards.
 
     Args:
         lease_s: that the pool believes its claims to last, and renews them by.
+        expected_s: of the warm-up request's trial, by estimate.
     """
     wanted = PoolSettings(**{"model": SPEC.name, "slots": 4, "preview_every_s": 0, **settings})
     if upscalers:
@@ -50,7 +52,7 @@ async def at_work(
         pipeline.spec = with_upscalers(pipeline.spec, specs)
     engine = Engine(pipeline, layout, wanted.slots, batching, upscalers=upscalers)
     pool = Worker("toy", engine, queue, store, wanted, lease_s, check=check)
-    task = asyncio.create_task(pool.run([warmup]))
+    task = asyncio.create_task(pool.run([warmup], expected_s))
     try:
         yield pool, task
         pool.stop_now()

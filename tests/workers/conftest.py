@@ -9,6 +9,7 @@ import pytest
 from models.parallel import jax_internals
 from models.parallel.axis_rules import Layout
 from service.jobs.storage.object_store import Store
+from tests import compile_cache as kept_programs
 from tests.workers.toy import ToyPipeline
 from workers.programs.xla_cache import use_compile_cache
 from workers.slice.mesh import one_device
@@ -42,8 +43,8 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package", autouse=True)
 def compile_cache(state_dir: Path) -> Iterator[None]:
-    """What one test or pool has compiled, the others read."""
-    use_compile_cache(state_dir / "compile-cache")
+    """Keep what one test has compiled for the others, in further runs too."""
+    use_compile_cache(kept_programs.folder_of_systems() or state_dir / "compile-cache")
     yield
     set_compile_cache(None)
 

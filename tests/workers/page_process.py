@@ -6,10 +6,12 @@ import asyncio
 import logging
 import signal
 import sys
+import time
 
 import jax
 
 from service.settings.settings import load_settings
+from service.settings.tenants import classes_of
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.health import http
 from workers.health.liveness import Liveness
@@ -19,7 +21,7 @@ from workers.loading.together import Loaded
 from workers.media.outputs import PLAIN_MARKING
 from workers.plan.offload import ALL_ON_DEVICE
 from workers.pool import metrics
-from workers.pool.worker import serve
+from workers.pool.process import serve
 from workers.programs.launcher import OneHost
 from workers.slice.mesh import one_device
 from workers.slice.mesh_shape import MeshShape
@@ -37,13 +39,13 @@ def main() -> int:
         assert shown
         print(shown.server_address[1], flush=True)
         sys.stdin.readline()  # the model is being loaded
-        metrics.expect(SPEC.name, settings.tenant_classes)
+        metrics.expect(SPEC.name, classes_of(settings.tenants.values()), 300.0)
         slots = pool.slots or 1
         chosen = ChosenLayout(MeshShape().over(1), slots, ALL_ON_DEVICE, "it is small")
         layout = one_device(jax.devices()[0])
         loaded = Loaded(pool, settings.models["toy"], pipeline, MeshSlice(layout, chosen))
         marking = PLAIN_MARKING
-        serving = serve(settings, "toy", [loaded], OneHost(), liveness, marking)
+        serving = serve(settings, "toy", [loaded], OneHost(), liveness, marking, time.time())
         return asyncio.run(serving)
 
 

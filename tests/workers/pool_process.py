@@ -14,20 +14,22 @@ from tests.workers.polling import until
 MAIN = """
 import logging, sys
 from service.settings.settings import Settings
-from workers.pool.worker import run_pool
+from tests.workers.paced import pace
+from workers.pool.process import run_pool
 logging.basicConfig(level=logging.INFO)
-sys.exit(run_pool(Settings(), "flux"))
+pace()
+sys.exit(run_pool(Settings(), sys.argv[1]))
 """
 START_S = 240
 """JAX, a checkpoint and its programs, on a loaded machine of two cores."""
 
 
 class PoolProcess:
-    def __init__(self, config: Path, log: Path) -> None:
+    def __init__(self, config: Path, log: Path, pool: str = "flux", main: str = MAIN) -> None:
         self._log = log
         with log.open("w") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", MAIN],
+                [sys.executable, "-c", main, pool],
                 env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
                 | {"XLA_FLAGS": coarse.FLAGS, "ATELIER_CONFIG": str(config)},
                 stdout=file,

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from workers.loading.model import MeshSlice
 from workers.loading.together import Loaded
 from workers.media.outputs import PLAIN_MARKING
 from workers.plan.offload import Residency
-from workers.pool.worker import serve
+from workers.pool.process import serve
 from workers.programs.launcher import OneHost
 from workers.slice.mesh import one_device
 from workers.slice.mesh_shape import MeshShape
@@ -79,7 +80,9 @@ async def main(url: str, folder: Path, drain_s: float) -> int:
     mesh_slice = MeshSlice(one_device(jax.devices()[0]), chosen)
     pool, model = settings.pools["toy"], settings.models[SPEC.name]
     loaded = Loaded(pool, model, StuckPipeline(), mesh_slice)
-    return await serve(settings, "toy", [loaded], OneHost(), Liveness(), PLAIN_MARKING)
+    return await serve(
+        settings, "toy", [loaded], OneHost(), Liveness(), PLAIN_MARKING, loaded_at=time.time()
+    )
 
 
 if __name__ == "__main__":

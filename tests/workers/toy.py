@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -93,7 +94,8 @@ class ToyPipeline:
     """Phases of a step, by the network that its program names: plain; noisy (adds noise of its
     own); double (two evaluations); gated; told (by conditions that were computed before);
     greedy (more than one row does not fit into memory); hopeless (not even one does); single
-    (compiles for one row only); flawed (does not compile the first time)."""
+    (compiles for one row only); flawed (does not compile the first time); slow-to-compile (waits
+    for `compile_gate`), slow-together (so do larger batches)."""
 
     spec = SPEC
 
@@ -184,7 +186,7 @@ class ToyPipeline:
         latents = rows["latents"] + column["poison"]
         if phase == "noisy":
             latents = latents + NOISE * values["noise"]
-        if phase == "slow-to-compile":
+        if phase == "slow-to-compile" or (phase == "slow-together" and len(latents) > 1):
             self.waits_to_compile.set()
             assert self.compile_gate.wait(DEADLINE_S)
         if phase == "single" and len(latents) > 1:
@@ -223,14 +225,26 @@ class ToyPipeline:
         return self.decode(weights, row)[..., ::8, ::8, :]
 
 
-def reference(pipeline: ToyPipeline, fields: Fields) -> np.ndarray:
-    """The same in plain NumPy, one at a time: uint8 [8, 8 tokens, 3]; of a video frames of that."""
+def reference(
+    pipeline: ToyPipeline, fields: Fields, later: tuple[int, Fields] | None = None
+) -> np.ndarray:
+    """The same in plain NumPy, one at a time: uint8 [8, 8 tokens, 3]; of a video frames of that.
+
+    Args:
+        later: a step, and what is other from it on.
+    """
     fields = {**DEFAULTS, **fields}
     prepared = pipeline.prepare(fields, {})
     into, back, out = (np.asarray(pipeline.weights[name]) for name in ("in", "back", "out"))
     prompt = np.tanh(prepared.inputs["text"] / 64) @ into
     latents = prepared.inputs["noise"]
-    for step in prepared.steps:
+    steps = list(prepared.steps)
+    if later:
+        other = pipeline.prepare({**fields, **later[1]}, {})
+        steps[later[0] :] = other.steps[later[0] :]
+    for number, step in enumerate(steps):
+        if later and number == later[0]:
+            prompt = np.tanh(other.inputs["text"] / 64) @ into
         guidance, sigma, sigma_next = (
             step.values[name] for name in ("guidance", "sigma", "sigma_next")
         )
@@ -251,3 +265,13 @@ def impossible(value: jax.Array) -> jax.Array:
     """Zero, computed from 64 TiB."""
     index = jax.lax.broadcasted_iota(jnp.float32, (IMPOSSIBLE, IMPOSSIBLE), 0)
     return 0 * jnp.sort(index * value, axis=1)[0, 0]
+
+
+class SharingToy(ToyPipeline):
+    """Rows of every seed are of another bucket, and have steps in common, as sizes of one bucket of
+    tokens do."""
+
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+        prepared = super().prepare(fields, images)
+        own = f"{prepared.bucket},{prepared.seed}"
+        return replace(prepared, bucket=own, step_bucket=prepared.bucket)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tools.dashboards.cost import COSTS
 from tools.dashboards.panels import Dashboard
 from tools.dashboards.path import PATH
 from tools.dashboards.pools import POOLS
 from tools.dashboards.service import SERVICE
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "grafana" / "dashboards"
-DASHBOARDS = {"service": SERVICE, "pools": POOLS, "path": PATH}
+DASHBOARDS = {"service": SERVICE, "pools": POOLS, "path": PATH, "cost": COSTS}
 """Dashboards by the name of their file."""
 
 

@@ -6,6 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tools.promql import scoped
+
+IN_CLUSTER = 'cluster=~"$cluster"'
+SCOPE = f'{IN_CLUSTER},namespace=~"$namespace"'
+"""Matchers of every series that is asked for: where several installations share a Prometheus."""
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 Kind = Literal["timeseries", "stat", "bargauge", "heatmap", "text"]
 Thresholds = Sequence[tuple[float, str]]
@@ -25,11 +30,12 @@ class Query:
         return {
             "refId": chr(ord("A") + index),
             "datasource": SOURCE,
-            "expr": self.expr,
+            "expr": scoped(self.expr, SCOPE),
             "legendFormat": self.legend or "__auto",
             "format": "heatmap" if kind == "heatmap" else "time_series",
             "range": not now,
             "instant": now,
+            **({"exemplar": True} if "_bucket" in self.expr and not now else {}),
         }
 
 
@@ -150,6 +156,8 @@ class Variable:
     """PromQL whose series have the label; left out: a text."""
     value: str = ""
     """The text as it begins."""
+    within: str = SCOPE
+    """Matchers of the choices above it."""
 
     def json(self) -> dict[str, Any]:
         """Return the variable as Grafana's JSON."""
@@ -159,12 +167,13 @@ class Variable:
             return base | {
                 "type": "textbox", "query": self.value, "current": current, "options": [current],
             }  # fmt: skip
+        query = scoped(self.query, self.within)
         everything = {"selected": True, "text": ["All"], "value": ["$__all"]}
         return base | {
             "type": "query",
             "datasource": SOURCE,
-            "query": {"query": self.query, "refId": self.name},
-            "definition": self.query,
+            "query": {"query": query, "refId": self.name},
+            "definition": query,
             "refresh": 2,
             "sort": 1,
             "multi": True,
@@ -208,7 +217,7 @@ class Dashboard:
             "time": {"from": "now-3h", "to": "now"},
             "timezone": "browser",
             "links": [NEIGHBOURS, *({"type": "link"} | link.json() for link in self.links)],
-            "templating": {"list": [DATASOURCE, *(one.json() for one in self.variables)]},
+            "templating": {"list": [DATASOURCE, *(one.json() for one in WHERE + self.variables)]},
             "annotations": {"list": []},
             "panels": list(_placed(self.rows)),
         }
@@ -231,6 +240,14 @@ DATASOURCE = {
     "current": {"text": "Prometheus", "value": "prometheus"},
     "hide": 0,
 }
+WHERE = (
+    Variable("cluster", "Cluster", "label_values(atelier_queue_up, cluster)", within=""),
+    Variable(
+        "namespace", "Namespace", "label_values(atelier_queue_up, namespace)", within=IN_CLUSTER
+    ),
+)
+"""Choices of every dashboard. Where series have no such labels, as with compose, there is
+everything to choose, and that is all series."""
 COLUMNS = 24
 ROW_IDS = 1000
 """Rows of panels are numbered from here, so that panels keep their ids."""

@@ -18,8 +18,8 @@ from tools.dashboards.queries import (
     WAITING_JOBS,
     mean,
     quantiles,
+    ranged,
     rate,
-    slow,
     traces,
 )
 
@@ -43,7 +43,7 @@ door → queue → claim → encode → denoise → decode → media → store
 
 def along(measure: str) -> tuple[Query, ...]:
     """The stages in the order in which a job meets them, each as a bar."""
-    of = {"mean": mean, "p95": slow}[measure]
+    of = {"mean": mean, "p95": ranged}[measure]
     stages = tuple(
         Query(of("atelier_job_stage_seconds", f'{CHOSEN},stage="{stage}"'), stage)
         for stage in STAGES

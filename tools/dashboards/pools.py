@@ -12,6 +12,7 @@ from tools.dashboards.queries import (
     POOL,
     RUNNING_JOBS,
     quantiles,
+    ranged,
     rate,
     share,
 )
@@ -209,6 +210,22 @@ PROGRAMS = Row(
             ),
         ),
         Panel(
+            27,
+            "Models by turns",
+            "Which model's weights are on the devices, how often one comes, and the seconds that"
+            " each swap takes. Many swaps of long: raise `pools.NAME.turn_s`, or make a pool more.",
+            (
+                Query(f"sum by (model) (atelier_model_on_devices{{{HERE}}})", "{{model}} is there"),
+                Query(rate("atelier_model_swaps_total", HERE), "{{model}} comes, a second"),
+                Query(
+                    rate("atelier_model_swap_seconds_total", HERE)
+                    + " / "
+                    + rate("atelier_model_swaps_total", HERE),
+                    "{{model}}, seconds each",
+                ),
+            ),
+        ),
+        Panel(
             26,
             "Adapters brought to the chip",
             "How often, the seconds each takes beside the steps, and the share of the banks' pages"
@@ -233,6 +250,31 @@ PROGRAMS = Row(
             "Device-seconds, over those predicted",
             "1: as predicted. Waits, deadlines and scaling stand on the predictions.",
             quantiles("atelier_job_cost_ratio", HERE, percents=(10, 50, 90)),
+        ),
+        Panel(
+            28,
+            "PSNR that presets kept",
+            "Of the images and videos that were drawn again exactly while devices were idle, in the"
+            " time that is shown: half of them kept more than p50, 95 of 100 more than p5. Below"
+            " what the preset promises: calibrate again (`atelier calibrate`), with prompts like"
+            " those that come.",
+            (
+                *(
+                    Query(ranged("atelier_quality_psnr_db", HERE, "model, preset, le", percent),
+                          f"{{{{model}}}} {{{{preset}}}} p{percent}")
+                    for percent in (5, 50)
+                ),
+            ),
+            unit="dB",
+        ),
+        Panel(
+            29,
+            "Images drawn again exactly",
+            "A minute, by outcome, of the sample that `pools.NAME.receipts` keeps. Mostly"
+            " not_compiled: name the exact request among the warm-up requests; mostly dropped:"
+            " devices are never idle, or the share is too large.",
+            (Query("60 * " + rate("atelier_receipts_total", HERE, "outcome"), "{{outcome}}"),),
+            stacked=True,
         ),
     ),
 )  # fmt: skip

@@ -79,7 +79,7 @@ def mean(histogram: str, where: str, by: str = "") -> str:
     return f"{total} / ({number} > 0)"
 
 
-def slow(histogram: str, where: str, by: str = "le") -> str:
-    """The 95th percentile of all that was observed in the time that is shown."""
+def ranged(histogram: str, where: str, by: str = "le", percent: int = 95) -> str:
+    """Query a percentile of all that was observed in the time that is shown."""
     buckets = f"sum by ({by}) (increase({histogram}_bucket{{{where}}}[$__range]))"
-    return f"histogram_quantile(0.95, {buckets}) >= 0"
+    return f"histogram_quantile({percent / 100:g}, {buckets}) >= 0"

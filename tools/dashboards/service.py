@@ -20,15 +20,25 @@ from tools.dashboards.queries import (
 
 V1 = 'route=~"/v1/.+"'
 
+
+def shares(recorded: str) -> tuple[Query, ...]:
+    """Query a share of a model's jobs over the windows of its alerts."""
+    return tuple(
+        Query(f"{recorded}:ratio_rate{window}{{{CHOSEN}}}", f"{{{{model}}}} {window}")
+        for window in ("5m", "1h", "6h")
+    )
+
+
 NOW = Row(
     "Is it well?",
     (
         Panel(
             1,
             "Requests answered, last hour",
-            "Share of requests to /v1 that were not answered with 5xx. The promise is 99.9 % over"
-            " 30 days; what was refused with 4xx counts as answered.",
-            (Query("1 - atelier:http_errors:ratio_rate1h"),),
+            "Share of requests that were not answered with 5xx, of those that ask for work or of"
+            " all others, whichever is less. The promise is 99.9 % over 30 days; what was refused"
+            " with 4xx counts as answered.",
+            (Query("1 - max(atelier:http_errors:ratio_rate1h)"),),
             unit="percentunit", kind="stat", width=4, height=5, top=1,
             first="red", thresholds=((0.99, "orange"), (0.999, "green")),
         ),
@@ -70,7 +80,7 @@ NOW = Row(
             "Longest wait now",
             "Since the job that has waited longest came to the queue, or came back to it.",
             (Query(f"max(atelier_queue_oldest_seconds{{{CHOSEN}}})"),),
-            unit="s", kind="stat", width=4, height=5, thresholds=((300, "orange"), (1800, "red")),
+            unit="s", kind="stat", width=4, height=5,
         ),
         Panel(
             6,
@@ -78,7 +88,7 @@ NOW = Row(
             "Predicted device-seconds that are queued or left of what runs, over the pools of the"
             " model: of the model that has most.",
             (Query(f"max(model:atelier_queue_backlog_seconds:per_pool{{{CHOSEN}}})"),),
-            unit="s", kind="stat", width=4, height=5, thresholds=((300, "orange"), (600, "red")),
+            unit="s", kind="stat", width=4, height=5,
         ),
     ),
 )  # fmt: skip
@@ -96,12 +106,12 @@ REQUESTS = Row(
         Panel(
             11,
             "Share of 5xx",
-            "The lines that matter: 0.1 % is the budget, 14.4 times that for an hour (1.44 %)"
-            " wakes somebody.",
+            "Of requests that ask for work, and of all others to the API. The lines that matter:"
+            " 0.1 % is the budget, 14.4 times that for an hour (1.44 %) wakes somebody.",
             (
-                Query("atelier:http_errors:ratio_rate5m", "5 min"),
-                Query("atelier:http_errors:ratio_rate1h", "1 h"),
-                Query("atelier:http_errors:ratio_rate6h", "6 h"),
+                Query("atelier:http_errors:ratio_rate5m", "{{class}} 5 min"),
+                Query("atelier:http_errors:ratio_rate1h", "{{class}} 1 h"),
+                Query("atelier:http_errors:ratio_rate6h", "{{class}} 6 h"),
             ),
             unit="percentunit", thresholds=((0.001, "orange"), (0.0144, "red")),
             links=(READINESS, FAILED_JOBS),
@@ -157,9 +167,12 @@ JOBS = Row(
         Panel(
             22,
             "Wait in the queue",
-            "From acceptance to the first claim.",
-            quantiles("atelier_job_wait_seconds", BY_TENANT, percents=(50, 90)),
-            unit="s", thresholds=((300, "red"),), links=(WAITING_JOBS,),
+            "From acceptance to the first claim; aim: `models.NAME.objective_s`.",
+            (
+                *quantiles("atelier_job_wait_seconds", BY_TENANT, percents=(50, 90)),
+                Query(f"atelier:objective_seconds{{{CHOSEN}}}", "{{model}} aim"),
+            ),
+            unit="s", links=(WAITING_JOBS,),
         ),
         Panel(
             23,
@@ -217,6 +230,38 @@ JOBS = Row(
             ),
             unit="s",
         ),
+        Panel(
+            45,
+            "Given again",
+            "Jobs a second that were given files drawn before (`queue.reuse`).",
+            (Query(rate("atelier_jobs_reused_total"), "{{model}}"),),
+            unit="ops",
+        ),
+        Panel(
+            46,
+            "Device-seconds saved",
+            "A second: what drawing those had taken.",
+            (Query(rate("atelier_reused_device_seconds_total"), "{{model}}"),),
+            unit="short",
+        ),
+        Panel(
+            28,
+            "Jobs that failed, of those that ended",
+            "Not for what their request asked, and canceled ones left out. 1 % is the budget, 14.4"
+            " times that for an hour wakes somebody.",
+            shares("model:atelier_job_failures"),
+            unit="percentunit", thresholds=((0.01, "orange"), (0.144, "red")),
+            links=(FAILED_JOBS,),
+        ),
+        Panel(
+            29,
+            "Jobs that were late",
+            "Ended past their deadline or, without one, claimed after `models.NAME.objective_s`."
+            " 5 % is the budget.",
+            shares("model:atelier_jobs_late"),
+            unit="percentunit", thresholds=((0.05, "orange"), (0.72, "red")),
+            links=(WAITING_JOBS, EXPIRED_JOBS),
+        ),
     ),
 )  # fmt: skip
 
@@ -235,17 +280,25 @@ QUEUE = Row(
             31,
             "Oldest that waits",
             "Since that job came to the queue, or came back to it. Grows by a second a second"
-            " where nobody claims.",
-            (Query(f"max by (model) (atelier_queue_oldest_seconds{{{CHOSEN}}})", "{{model}}"),),
-            unit="s", thresholds=((1800, "red"),), links=(WAITING_JOBS,),
+            " where nobody claims. Alerts have six times the aim and, without a pool, a start's"
+            " time.",
+            (
+                Query(f"max by (model) (atelier_queue_oldest_seconds{{{CHOSEN}}})", "{{model}}"),
+                Query(f"6 * atelier:objective_seconds{{{CHOSEN}}}", "{{model}} six times the aim"),
+                Query(f"atelier:cold_start_seconds{{{CHOSEN}}}", "{{model}} start from zero"),
+            ),
+            unit="s", links=(WAITING_JOBS,),
         ),
         Panel(
             32,
             "Backlog for each pool",
             "Predicted device-seconds queued, or left of what runs, over the pools of the model:"
-            " how long a newcomer waits. Scaling follows it.",
-            (Query(f"model:atelier_queue_backlog_seconds:per_pool{{{CHOSEN}}}", "{{model}}"),),
-            unit="s", thresholds=((600, "red"),), links=(WAITING_JOBS,),
+            " how long a newcomer waits. Scaling follows it; an alert has twice the aim.",
+            (
+                Query(f"model:atelier_queue_backlog_seconds:per_pool{{{CHOSEN}}}", "{{model}}"),
+                Query(f"2 * atelier:objective_seconds{{{CHOSEN}}}", "{{model}} twice the aim"),
+            ),
+            unit="s", links=(WAITING_JOBS,),
         ),
         Panel(
             33,
@@ -274,6 +327,49 @@ QUEUE = Row(
             "1: this front end reaches Redis.",
             (Query("atelier_queue_up", "{{instance}}"),),
             top=1, first="red", thresholds=((1, "green"),), links=(READINESS,),
+        ),
+    ),
+)  # fmt: skip
+
+VERSIONS = Row(
+    "Versions",
+    (
+        Panel(
+            70,
+            "Checkpoint of each model",
+            "Fingerprint of its weights and configs, as jobs have it in `model_fingerprint`.",
+            (
+                Query(
+                    f"max by (model, fingerprint) (atelier_model_info{{{CHOSEN}}})",
+                    "{{model}} {{fingerprint}}",
+                ),
+            ),
+        ),
+        Panel(
+            71,
+            "Weights of versions",
+            "Of each alias; 0: the version stands by. Beside them, automatic step backs.",
+            (
+                Query(f"max by (alias, model) (atelier_alias_weight{{{CHOSEN}}})",
+                      "{{alias}}: {{model}}"),
+                Query(f"sum by (alias, model) (increase(atelier_alias_step_backs_total{{{CHOSEN}}}"
+                      "[$__rate_interval]))", "{{alias}}: {{model}} stepped back"),
+            ),
+        ),
+        Panel(
+            72,
+            "Shadows",
+            "Requests that a shadow was to draw, too, by what came of it.",
+            (Query(rate("atelier_shadow_jobs_total", by="model, outcome"),
+                   "{{model}} {{outcome}}"),),
+            unit="ops", stacked=True,
+        ),
+        Panel(
+            73,
+            "PSNR of shadows that differ",
+            "Their pixels against those that clients got.",
+            quantiles("atelier_shadow_psnr_db", percents=(5, 50)),
+            unit="dB",
         ),
     ),
 )  # fmt: skip
@@ -313,5 +409,5 @@ SERVICE = Dashboard(
     "Atelier: service",
     "Whether clients get what they were promised.",
     (MODEL, TENANTS, API),
-    (NOW, REQUESTS, JOBS, QUEUE, CLASSES),
+    (NOW, REQUESTS, JOBS, QUEUE, VERSIONS, CLASSES),
 )

@@ -38,7 +38,7 @@ def _commands(
     if isinstance(parser, LateParser):
         parser.complete()
     below = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
-    if not below:
+    if not below or parser.get_default("run"):
         yield parser, said
     for one in below:
         helps = {choice.dest: choice.help or "" for choice in one._choices_actions}
@@ -47,7 +47,13 @@ def _commands(
 
 
 def _command(parser: argparse.ArgumentParser, said: str) -> str:
-    actions = [one for one in parser._actions if one.dest != "help" and one.help != HIDDEN]
+    actions = [
+        one
+        for one in parser._actions
+        if one.dest != "help"
+        and one.help != HIDDEN
+        and not isinstance(one, argparse._SubParsersAction)
+    ]
     rows = [(_names(one), _help(parser, one)) for one in actions]
     text = parser.description or f"{said[:1].upper()}{said[1:]}."
     options = f"\n\n{table(('argument or option', 'meaning'), rows)}" if rows else ""

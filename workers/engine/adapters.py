@@ -64,6 +64,8 @@ class Adapters:
         self._slots = AdapterSlots(pipeline.spec.lora_pages)
         self._times = Recent()
         self._threads = ThreadPoolExecutor(LOADERS, "adapters")
+        self._under_way: set[asyncio.Future[None]] = set()
+        """Adapters that are written, also for images that are no longer there."""
         if self._slots.pages:
             self._report_pages()
 
@@ -107,6 +109,11 @@ class Adapters:
         for place, pages, array in self._banks.empty():
             self._write(place, pages, array)
 
+    async def settled(self) -> None:
+        """Wait until nothing is written to the devices."""
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+
     def close(self) -> None:
         """Load nothing more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -116,7 +123,10 @@ class Adapters:
         started = time.perf_counter()
         file = await self._files(lora, tenant)
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, self._fill, lora, file, pages)
+        filling = loop.run_in_executor(self._threads, self._fill, lora, file, pages)
+        self._under_way.add(filling)
+        filling.add_done_callback(self._under_way.discard)
+        await asyncio.shield(filling)
         took_s = time.perf_counter() - started
         self._times.observe(took_s)
         metrics.adapter_loaded(self._pipeline.spec.name, took_s)

@@ -5,6 +5,8 @@ Measured by drawing it with each batch layout.
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
 from models.interface.pipeline import Prepared, PyTree, parted
@@ -16,12 +18,17 @@ from workers.programs.launcher import Launcher
 from workers.programs.step_latency import BatchLayout
 
 
+class GivenUp(Exception):
+    """Measuring was broken off."""
+
+
 def levels(
     programs: BucketPrograms,
     prepared: Prepared,
     state: PyTree,
     weights: Weights,
     launcher: Launcher,
+    given_up: threading.Event,
 ) -> int:
     """The most by which a subpixel differs from that of the image alone, of 255.
 
@@ -29,13 +36,16 @@ def levels(
 
     Args:
         state: the row as it was encoded.
+        given_up: once set, no further step is begun.
+
+    Raises: GivenUp.
     """
     batch_layouts = sorted(
         {batch_layout for phase in programs.phases.values() for batch_layout in phase.batch_layouts}
     )
 
     def pixels(batch_layout: BatchLayout) -> np.ndarray:
-        row = stepped(programs, prepared, state, batch_layout, weights, launcher)
+        row = stepped(programs, prepared, state, batch_layout, weights, launcher, given_up)
         shown, _ = parted(launcher.fetch(programs.decode.result()(weights.common, row)))
         return np.asarray(shown, int)
 
@@ -53,10 +63,16 @@ def stepped(
     batch_layout: BatchLayout,
     weights: Weights,
     launcher: Launcher,
+    given_up: threading.Event,
 ) -> PyTree:
-    """The state after all steps, beside its likes: inside one program neighbours change no bit."""
+    """The state after all steps, beside its likes: inside one program neighbours change no bit.
+
+    Raises: GivenUp.
+    """
     row = Row(programs, prepared.steps, state, lambda row: None, lambda row, failure: None)
     while not row.all_sent:
+        if given_up.is_set():
+            raise GivenUp("something else is to run")
         phase = row.phase
         batch = Batch(
             phase, (row,), batch_layout if batch_layout in phase.batch_layouts else phase.smallest

@@ -1,22 +1,23 @@
-"""Passes of one image: one, or with hires fix two, each of which is a row in its own bucket."""
+"""Passes of one image: one or two, each of which is a row in the bucket of its own size.
+
+Two are of hires fix, or of a preset whose first steps are smaller.
+"""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-from PIL import Image
-
-from models.interface.image_start import latents_file
 from models.interface.pipeline import Fields, Pipeline, Prepared
-from models.spec.hires import FIELD as HIRES
-from models.spec.hires import LATENT, passes
+from models.spec.passes import passes
 from service.jobs.model.job import Stage
 from workers.engine.row import Row
+from workers.engine.stage_timing import Timed, stage
+from workers.programs import second_pass, warmup
 from workers.programs.compilation import Compilation
 
+IDLE = "has no effect"
+"""Beginning of a warning's message: the request could do without the field."""
 OnStage = Callable[[Stage, float | None], None]
 """Callback in the event loop: the stage of an image and, of compiling, the expected seconds; None:
 unknown."""
@@ -26,10 +27,11 @@ unknown."""
 class Told:
     """Callbacks of one image, and its tenant. See `Engine.generate`."""
 
-    on_step: Callable[[Row], None]
-    on_stage: OnStage
-    on_compile: Callable[[Compilation], None]
-    tenant: str
+    on_step: Callable[[Row], None] = lambda row: None
+    on_stage: OnStage = lambda stage, expected_s: None
+    on_compile: Callable[[Compilation], None] = lambda compilation: None
+    tenant: str = ""
+    timed: Timed = stage
 
 
 @dataclass(frozen=True)
@@ -49,15 +51,20 @@ class ImagePass:
     """Device-seconds of the image before it."""
     earlier_s: float = 0.0
     """Device-seconds of the image in earlier claims."""
+    begins_with: str = "image"
+    """Field of what a second pass begins with: of an image, or of latents that an enlarger of the
+    model's own reads, which may come beside the request's image."""
+    stop_at: int | None = None
+    """Steps after which it stops; None: after the last."""
 
     def from_image(self, pipeline: Pipeline, image: bytes, row: Row, around_s: float) -> ImagePass:
-        """Return a second pass that begins with this image.
+        """Return a second pass that begins with this image, or these latents.
 
         Args:
             row: the first pass's, done.
             around_s: device-seconds between the passes, beside the row's.
         """
-        images = {**self.images, "image": image}
+        images = {**self.images, self.begins_with: image}
         return replace(
             self,
             images=images,
@@ -80,27 +87,30 @@ def prepared_passes(
     one = ImagePass(first, images, pipeline.prepare(first, images))
     if second is None:
         return one, None
-    images = {**images, "image": unknown(fields[HIRES]["upscaler"])}
-    other = ImagePass(second, images, pipeline.prepare(second, images), len(one.prepared.steps))
+    images = second_pass.stood_in(fields, pipeline.spec, images)
+    before, start = len(one.prepared.steps), second_pass.begins_with(fields, pipeline.spec)
+    other = ImagePass(second, images, pipeline.prepare(second, images), before, begins_with=start)
     steps, ratio = len(other.prepared.steps), _pixels(other) / _pixels(one)
     return replace(one, after=steps, after_work=steps * ratio), other
 
 
-def unknown(upscaler: str) -> bytes:
-    """Return the image of a second pass before the first one is drawn: latents, or a pixel.
+def warm_up_passes(pipeline: Pipeline, fields: Fields) -> list[ImagePass]:
+    """Prepare the passes of a warm-up request. Raises: RequestError: as `prepared_passes`."""
+    _, images = warmup.stood_in(pipeline, fields)
+    return [one for one in prepared_passes(pipeline, fields, images) if one is not None]
 
-    Of the kind that it will be: an image draws noise for the VAE's posterior, and latents don't.
+
+def with_warnings_of(first: ImagePass, second: ImagePass | None) -> Prepared:
+    """Return the first pass's request with the warnings of both.
+
+    What has no effect is idle in both: a second pass may do without what the first one uses.
     """
-    if upscaler == LATENT:
-        return latents_file(np.zeros((1, 1, 1), np.float32))
-    return image_file(np.zeros((1, 1, 3), np.uint8))
-
-
-def image_file(pixels: np.ndarray) -> bytes:
-    """Return an image as a file without loss, quickly."""
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG", compress_level=0)
-    return file.getvalue()
+    if second is None:
+        return first.prepared
+    one, other = first.prepared.warnings, second.prepared.warnings
+    idle = {warning for warning in (*one, *other) if warning.message.startswith(IDLE)}
+    told = dict.fromkeys(said for said in (*one, *other) if said not in idle - ({*one} & {*other}))
+    return replace(first.prepared, warnings=tuple(told))
 
 
 def _pixels(one: ImagePass) -> int:

@@ -46,6 +46,8 @@ class Row:
     """Grows with each return to `known`: what was sent for before that no longer counts."""
     seated: int = 0
     """The ticket that was drawn when it got its slot."""
+    stop_at: int | None = None
+    """Number of steps after which it ends; None: after the last."""
     before: int = 0
     """Steps of the image before this row's, in an earlier pass."""
     after: int = 0
@@ -85,13 +87,23 @@ class Row:
 
     @property
     def image_steps(self) -> int:
-        """Steps of the image, over all its passes."""
-        return self.before + len(self.steps) + self.after
+        """Steps that the image is to do, over all its passes."""
+        return self.before + self.to_do + self.after
+
+    @property
+    def to_do(self) -> int:
+        """Steps of this row that are to be done."""
+        return len(self.steps) if self.stop_at is None else self.stop_at
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether all steps that are to be done have been checked."""
+        return self.done >= self.to_do
 
     @property
     def all_sent(self) -> bool:
-        """Return whether every step has been sent to the device."""
-        return self.sent == len(self.steps)
+        """Return whether every step that is to be done has been sent to the device."""
+        return self.sent >= self.to_do
 
     @property
     def sendable(self) -> bool:

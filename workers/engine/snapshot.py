@@ -19,12 +19,12 @@ import numpy as np
 from models.interface.pipeline import Fields
 from models.nn.layers.step_cache import KEPT
 from models.spec.model_spec import ModelSpec
-from models.spec.quality_presets import EXACT, LEVERS
+from models.spec.quality_presets import EXACT, FIELDS
 from workers.engine.array_framing import BadMessage, Message, packed, received
 from workers.programs.batch_sizes import BatchSizes
 
-VERSION = 1
-"""Grows when an older reader would misread a newer file."""
+VERSION = 2
+"""Grows when leaves of a row mean something else, or an older reader would misread a newer file."""
 KIND = "atelier-snapshot"
 CACHE = f"['{KEPT}']"
 """Prefix of the names of a step cache's leaves."""
@@ -73,15 +73,20 @@ class Origin:
 
 
 def with_levers(spec: ModelSpec, fields: Fields) -> Fields:
-    """Return the request with its preset's levers in place of its name.
+    """Return the request with its preset's levers in place of its name, and how sizes share steps.
 
     Of the same name there may be another preset by the time that the image goes on, and half an
-    image of each would be neither.
+    image of each would be neither; so with steps of padded tokens and of a size's own.
     """
+    if extra := spec.sizes.token_buckets:
+        fields = {**fields, "token_buckets": extra}
     preset = spec.qualities.get(fields.get("quality") or EXACT)
     if preset is None:
         return fields
-    return {**fields, "quality": preset.model_dump(mode="json", include={*map(str, LEVERS)})}
+    levers = preset.model_dump(mode="json", include={*FIELDS})
+    if preset.progressive is None:  # as before there was that one
+        del levers["progressive"]
+    return {**fields, "quality": levers}
 
 
 def to_bytes(snapshot: RowSnapshot, origin: Origin) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +13,8 @@ from service.tracing.span import NOTHING, Span
 from workers import metrics
 from workers.engine.row import Row
 
+Timed = Callable[[str, str], AbstractContextManager[Span]]
+"""Context of one stage of one image: (model, stage) → its span."""
 MARKS = 16
 """Events of one denoising at the most, whatever the number of its steps."""
 
@@ -23,7 +25,15 @@ def stage(model: str, name: str) -> Iterator[Span]:
     started = time.perf_counter()
     with spans.span(name) as span:
         yield span
-    metrics.stages.labels(model, name).observe(time.perf_counter() - started)
+    took_s = time.perf_counter() - started
+    metrics.stages.labels(model, name).observe(took_s, spans.exemplar_of(span.traceparent))
+
+
+@contextmanager
+def traced(model: str, name: str) -> Iterator[Span]:
+    """Record the stage of an image that is no job's, as a span alone."""
+    with spans.span(name) as span:
+        yield span
 
 
 class Turns:
@@ -68,7 +78,8 @@ class Turns:
             self._spans[name].set({"atelier.busy_s": seconds})
             self._spans[name].end(self._ended[name])
             if error is None:
-                metrics.stages.labels(self._model, name).observe(seconds)
+                exemplar = spans.exemplar_of(self._spans[name].traceparent)
+                metrics.stages.labels(self._model, name).observe(seconds, exemplar)
 
 
 def marking(span: Span, on_step: Callable[[Row], None]) -> Callable[[Row], None]:
@@ -80,7 +91,7 @@ def marking(span: Span, on_step: Callable[[Row], None]) -> Callable[[Row], None]
         return on_step
 
     def marked(row: Row) -> None:
-        total = len(row.steps)
+        total = row.to_do
         if row.done == total or (row.done - 1) % -(-total // (MARKS - 1)) == 0:
             span.event("step", {"atelier.step": row.done})
         on_step(row)

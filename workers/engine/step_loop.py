@@ -85,6 +85,7 @@ class StepLoop:
         self._at_work = 0.0
         """Time at which the loop last woke up or sent a step."""
         self._wake = threading.Event()
+        self._on_empty: Callable[[], Any] | None = None
         self.settled = 0
         """Steps of batches that have ended."""
         self._closing = False
@@ -99,6 +100,11 @@ class StepLoop:
     def load(self) -> int:
         """Rows that are here, with and without a slot."""
         return len(self._waiting) + len(self._seated)
+
+    def when_empty(self, on_empty: Callable[[], Any]) -> None:
+        """Tell once, in the loop's thread, that no row is here and no step under way."""
+        self._on_empty = on_empty
+        self._wake.set()
 
     def submit(self, row: Row) -> None:
         """Let a row take part from the next batch on."""
@@ -150,6 +156,9 @@ class StepLoop:
         if self._in_flight and (batch is None or len(self._in_flight) > AHEAD):
             self._settle(self._in_flight.popleft())
         elif batch is None:
+            if (tell := self._on_empty) and not self.load:
+                self._on_empty = None
+                tell()
             with TraceAnnotation(NO_WORK):
                 self._wake.wait()
             self._at_work = time.perf_counter()
@@ -225,7 +234,7 @@ class StepLoop:
             return
         row.advance(state, device_seconds)
         row.on_step(row)
-        if row.done == len(row.steps):
+        if row.is_done:
             self._end(row, None)
 
     def _fail(self, batch: Batch, epochs: tuple[int, ...], error: Exception) -> None:

@@ -64,7 +64,7 @@ class StepMetrics:
     def step(self, batch: Batch, seconds: float) -> None:
         """The batch took the slice this long."""
         model, batch_layout, rows = self._model, batch.batch_layout, len(batch.rows)
-        shape = self._shapes.name(batch.rows[0].programs.bucket)
+        shape = self._shapes.name(batch.phase.bucket or batch.rows[0].programs.bucket)
         layout = layout_name(self._layout_of(batch_layout))
         metrics.steps.labels(model, shape, layout).inc(rows)
         metrics.padding.labels(model).inc(batch_layout.size - rows)

@@ -16,8 +16,9 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, REGISTRY, generate_latest
+from prometheus_client import REGISTRY
 
+from service.metrics import exposition
 from service.settings.section import ConfigError
 from workers.health.liveness import Liveness
 
@@ -86,7 +87,9 @@ class Handler(BaseHTTPRequestHandler):
                 self._tell(self.server.liveness.unready)
             case "/metrics":
                 self.server.refresh()
-                self._answer(HTTPStatus.OK, CONTENT_TYPE_PLAIN_0_0_4, generate_latest(REGISTRY))
+                accept = ",".join(self.headers.get_all("Accept", ()))
+                body, content_type = exposition.page(REGISTRY, accept)
+                self._answer(HTTPStatus.OK, content_type, body)
             case _:
                 self._refuse(HTTPStatus.NOT_FOUND, "there is /healthz, /readyz and /metrics")
 

@@ -67,9 +67,15 @@ class Work:
         return sum(op.flops * count for op, count in self.ops.items())
 
 
-def work_of(jaxpr: Any, arguments: Sequence[Tag]) -> tuple[Work, dict[Any, Tag]]:
-    """Count the work of a closed jaxpr whose arguments have these tags; and tag its results."""
-    walk = _Walk(Work())
+def work_of(
+    jaxpr: Any, arguments: Sequence[Tag], least: bool = False
+) -> tuple[Work, dict[Any, Tag]]:
+    """Count the work of a closed jaxpr whose arguments have these tags; and tag its results.
+
+    Args:
+        least: whether of branches the one of least work counts, and not of most.
+    """
+    walk = _Walk(Work(), least)
     tags = walk.run(jaxpr.jaxpr, arguments, 1)
     for tag, atom in zip(tags, jaxpr.jaxpr.outvars, strict=True):
         if tag.sizes:
@@ -100,8 +106,9 @@ def pairs(sizes: Sizes, picture: bool = False) -> Pairs:
 class _Walk:
     """Walk through the equations, in order; through inner programs where they are called."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, least: bool = False) -> None:
         self.work = work
+        self.least = least
         self.tags: dict[Any, Tag] = {}
 
     def run(self, jaxpr: Any, arguments: Sequence[Tag], times: int) -> list[Tag]:
@@ -135,7 +142,7 @@ class _Walk:
             for tag in tags[consts + carry :]
         ]
         # Once without counting: a carry may be split only by what the body does to it.
-        first = _Walk(Work()).run(body, [*tags[: consts + carry], *entries], times)
+        first = _Walk(Work(), self.least).run(body, [*tags[: consts + carry], *entries], times)
         carried = [
             Tag(union(a.sizes, b.sizes))
             for a, b in zip(tags[consts : consts + carry], first[:carry], strict=True)
@@ -150,18 +157,19 @@ class _Walk:
         return iter(self.run(body, tags[params["cond_nconsts"] :], times))
 
     def _cond(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
-        """The branch of most work stands for all: a step cache may have everything to do."""
-        walks = [_Walk(Work()) for _ in chosen_branches(equation)]
+        """One branch stands for all, that of most work: a step cache may have everything to do."""
+        walks = [_Walk(Work(), self.least) for _ in chosen_branches(equation)]
         results = [
             walk.run(branch.jaxpr, tags[1:], times)
             for walk, branch in zip(walks, chosen_branches(equation), strict=True)
         ]
         for walk in walks:
             self.tags |= walk.tags
-        most = max(range(len(walks)), key=lambda place: walks[place].work.flops)
-        self.work.ops.update(walks[most].work.ops)
-        self.work.exchanges.update(walks[most].work.exchanges)
-        return iter(results[most])
+        choose = min if self.least else max
+        chosen = choose(range(len(walks)), key=lambda place: walks[place].work.flops)
+        self.work.ops.update(walks[chosen].work.ops)
+        self.work.exchanges.update(walks[chosen].work.exchanges)
+        return iter(results[chosen])
 
     def _shard_map(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
         placed = [
@@ -185,6 +193,12 @@ class _Walk:
         tag = tags[0]
         before, after = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
         yield tag if tag.dims is None else Tag(dims=reshaped(tag.dims, before, after))
+
+    _squeeze = _reshape
+
+    def _dynamic_slice(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
+        """A layer that is looked up in a stack of weights is a weight."""
+        yield tags[0] if tags[0].is_weight else activation(tags[:1])
 
     def _dot_general(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
         (contracted, batched) = equation.params["dimension_numbers"]
@@ -221,7 +235,7 @@ class _Walk:
         left, right = (atom.aval for atom in equation.invars)
         out = equation.outvars[0].aval
         sizes = dict(union(tags[0].sizes, tags[1].sizes))
-        if batched < 2:
+        if batched < 2 or batched == len(out.shape):  # pairs of vectors are nothing to attend over
             moved = sum(map(nbytes, (left, right, out)))
             self.work.ops[Op("matmul", flops, moved, 0, pairs(sizes))] += times
             return Tag(sizes)

@@ -108,7 +108,7 @@ def with_fused(model: ModelSettings, shapes: Pipeline, load: Callable[..., Pipel
 
     Raises: CheckpointError: the adapter cannot be used; and whatever `load` raises.
     """
-    path = resolve_file(model.lora or "")
+    path = resolve_file(model.lora or "", whole=True)
     try:
         adapter = read(path, names_of(shapes))
         pipeline = load(fused=fusing(adapter, model.lora_scale, shapes))

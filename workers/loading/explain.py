@@ -28,7 +28,7 @@ WHOLE = "whole on every device"
 def explain(settings: Settings, pool_name: str, devices: range | None = None) -> str:
     """Explain one pool of the settings on this machine's devices; no weights are read.
 
-    Raises: as `workers.pool.worker.run_pool`.
+    Raises: as `workers.pool.process.run_pool`.
     """
     models = together.wanted(settings, pool_name)
     pool = models[0].pool

@@ -18,7 +18,7 @@ from models.adapters.files.names import Names
 from models.checkpoint.folder import CheckpointError
 from models.checkpoint.hub import resolve_file
 from models.spec.lora import Lora
-from models.spec.model_spec import ModelSpec
+from models.spec.model_spec import ModelSpec, line_of
 from service.settings.loras import LoraSettings
 from service.settings.settings import Settings
 from workers.programs.aot_cache import Executables
@@ -44,7 +44,7 @@ class ConfiguredLora:
 def default_pages(settings: Settings, model: str) -> int:
     """Return the pages of a model whose settings do not say; 0 where no adapter may be for it."""
     named = (one.model for one in settings.loras.values())
-    is_named = any(one == model or one not in settings.models for one in named)
+    is_named = any(one in (model, line_of(model)) or one not in settings.models for one in named)
     others = (one.base for one in settings.models.values() if one.is_served_by_base)
     return DEFAULT_PAGES if is_named or model in others else 0
 
@@ -65,7 +65,7 @@ def configured_loras(
 def is_for(lora: LoraSettings, spec: ModelSpec) -> bool:
     """Return whether the settings have an adapter for this model."""
     by_weights = len(lora.model) >= SHORTEST_FINGERPRINT and spec.fingerprint.startswith(lora.model)
-    return lora.model == spec.name or by_weights
+    return lora.model in (spec.name, line_of(spec.name)) or by_weights
 
 
 def found(
@@ -79,7 +79,7 @@ def found(
         "tenants": settings.tenants,
     }
     try:
-        path = resolve_file(settings.source)
+        path = resolve_file(settings.source, whole=True)
         lora = Lora(**described, **_facts_of(path, settings, spec, names, facts))
         _check_room(lora, spec)
         return ConfiguredLora(lora, settings, path)

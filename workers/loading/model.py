@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from models import registry
 from models.adapters.install import install_banks
 from models.checkpoint.folder import checkpoint_errors
-from models.interface.pipeline import Pipeline, RequestError
+from models.interface.pipeline import Fields, Pipeline, RequestError
 from models.loading.preview import MeanLatents, as_preview, fit
 from models.loading.sources import (
     FILES,
@@ -48,22 +48,26 @@ from workers.loading import layout as slice
 from workers.loading.derived import defaults_of, whole_settings, with_fused
 from workers.loading.layout import ChosenLayout
 from workers.loading.loras import default_pages
+from workers.loading.trial_times import trial_s
 from workers.plan.auto_layout import NothingFits
 from workers.plan.trace import Sketch, sketch
 from workers.programs import aot_key, warmup
-from workers.programs.aot_cache import ExecutableFiles, Executables, NoExecutables
+from workers.programs.aot_cache import Executables, ModelExecutables, NoExecutables
 from workers.slice import devices as accelerators
-from workers.slice import xla_flags
+from workers.slice import preflight, xla_flags
 from workers.slice.mesh import make_mesh
 
 log = logging.getLogger(__name__)
 
 NO_PROGRAM = {
-    *("source", "base", "image_prompts", "controls", "refiner", "defaults"),
-    *("warmup", "batching", "exact_rows", "sizes"),
+    *("source", "base", "image_prompts", "controls", "refiner", "latent_upsampler"),
+    *("defaults", "warmup", "batching", "exact_rows", "sizes"),
 }
-"""Settings of a model that change none: where it comes from (its fingerprint says what it is), and
-what is asked of it."""
+"""Settings of a model that change none: where it comes from (the digest of its configs says what it
+is), and what is asked of it."""
+
+
+NO_OTHERS: Mapping[str, ModelSettings] = MappingProxyType({})
 
 
 class NotEnoughMemory(ConfigError):
@@ -78,8 +82,12 @@ class MeshSlice:
     chosen: ChosenLayout
     model: ModelSettings | None = None
     """Settings with what these devices have made necessary; None: the settings' own."""
+    trial_s: Sequence[float] = ()
+    """Seconds that trying each warm-up request out takes, by estimate."""
     executables: Executables = field(default_factory=NoExecutables)
     """Programs and facts of that model, from starts before."""
+    fingerprint: str = ""
+    """Fingerprint of its checkpoint, for facts about weights."""
 
 
 class KeptFiles(Files):
@@ -89,14 +97,16 @@ class KeptFiles(Files):
         super().__init__(shared)
         self._executables = opened.executables
         self._layout = opened.layout
+        self._fingerprint = opened.fingerprint
 
     def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
         """Return the linear map of previews, fitted once for this layout."""
-        layout = aot_key.of_layout(self._layout)
-        rows = self._executables.fact(
-            lambda: {"program": ["fit of previews"], "layout": layout},
-            lambda: fit(mean_latents)[0].tolist(),
-        )
+        key = {
+            "program": ["fit of previews"],
+            "checkpoint": self._fingerprint,
+            "layout": aot_key.of_layout(self._layout),
+        }
+        rows = self._executables.fact(lambda: key, lambda: fit(mean_latents)[0].tolist())
         whole = NamedSharding(self._layout.mesh, PartitionSpec())
         return as_preview(np.array(rows, np.float32), whole)
 
@@ -114,9 +124,11 @@ def configured(
     if pool_name not in settings.pools:
         raise ConfigError(f"pools.{pool_name}: there is no such pool; add [pools.{pool_name}]")
     pool = settings.pools[pool_name]
-    pool = pool.model_copy(update={"model": name or pool.model, "also": ()})
+    pool = pool.model_copy(update={"model": name or pool.model, "also": (), "by_turns": ()})
     if pool.model not in settings.models:
-        where = "also" if name in settings.pools[pool_name].also else "model"
+        lists = ("also", "by_turns")
+        found = (one for one in lists if name in getattr(settings.pools[pool_name], one))
+        where = next(found, "model")
         raise ConfigError(
             f"pools.{pool_name}.{where}: add [models.{pool.model}] or correct the name"
         )
@@ -131,13 +143,31 @@ def configured(
     return pool, model
 
 
-def set_up(pool: PoolSettings, model: ModelSettings, devices: range | None) -> None:
+def set_up(
+    pool: PoolSettings,
+    model: ModelSettings,
+    devices: range | None,
+    others: Mapping[str, ModelSettings] = NO_OTHERS,
+) -> None:
     """Set what JAX reads at its start: visible devices, flags, precision. Logs what it set.
 
-    Raises: ConfigError: the devices cannot be had so, or a flag undoes the model's batching.
+    Args:
+        others: by name, models that the process serves besides.
+
+    Raises: ConfigError: the devices cannot be had, a flag undoes the model's batching, or another
+        model wants other flags.
     """
+    preflight.check(pool, devices)
     slice.see_only(devices)
     chip, family = accelerators.chip(), registry.family(model.source, model.base)
+    check_others(
+        pool, others, chip, xla_flags.of_settings(pool.flags, chip, family, model.batching)
+    )
+    set_flags(pool, model, chip, family)
+
+
+def set_flags(pool: PoolSettings, model: ModelSettings, chip: str | None, family: str) -> None:
+    """Set the flags and the precision of a pool on such a chip. Raises: ConfigError."""
     check_flags(pool, model, chip, family)
     wanted = xla_flags.of_settings(pool.flags, chip, family, model.batching)
     for variable, value in xla_flags.environment(wanted, os.environ).items():
@@ -166,28 +196,49 @@ def check_flags(pool: PoolSettings, model: ModelSettings, chip: str | None, fami
         ) from None
 
 
+def check_others(
+    pool: PoolSettings,
+    others: Mapping[str, ModelSettings],
+    chip: str | None,
+    flags: Mapping[str, Sequence[str]],
+) -> None:
+    """Check that other models of a pool want the flags that its first one has.
+
+    Raises: ConfigError: one wants others; names it.
+    """
+    for name, other in others.items():
+        family = registry.family(other.source, other.base)
+        if xla_flags.of_settings(pool.flags, chip, family, other.batching) != flags:
+            raise ConfigError(
+                f"models.{name} wants other flags of the compiler than models.{pool.model}, and a "
+                "process has one set of them: make a pool for it"
+            )
+
+
 def open_slice(
-    name: str, pool: PoolSettings, model: ModelSettings, sketch: Sketch,
+    name: str, pool: PoolSettings, model: ModelSettings, sketches: Sequence[Sketch],
     devices: Sequence[jax.Device], taken_bytes: int = 0,
 ) -> MeshSlice:  # fmt: skip
     """The layout of these devices, from the settings and what the model asks of them.
 
     Args:
         name: the pool's, for messages.
+        sketches: of the warm-up requests; the first one decides.
         taken_bytes: of each device's memory, which other models have.
 
     Raises: ConfigError: the settings do not fit the devices or the model; says the numbers.
     """
     try:
-        chosen = slice.choose(pool, model, sketch, devices, taken_bytes)
+        chosen = slice.choose(pool, model, sketches[0], devices, taken_bytes)
         table = slice.table_of(pool.table)
     except NothingFits as error:
         raise NotEnoughMemory(f"pools.{name}: {error}") from None
     except ValueError as error:
         raise ConfigError(f"pools.{name}: {error}") from None
+    dtype = model.activation_dtype or model.dtype
     layout = Layout(
         make_mesh(chosen.shape, devices),
-        kernel_for(devices[0], model.activation_dtype or model.dtype),
+        kernel_for(devices[0], dtype),
         table,
         eight_bit_for(devices[0].device_kind),
     )
@@ -196,7 +247,8 @@ def open_slice(
         *(pool.model, len(devices), devices[0].device_kind, chosen.shape, chosen.slots),
         *(chosen.residency, chosen.why),
     )
-    return MeshSlice(layout, chosen, model)
+    tried = sketches[: len(model.warmup)]
+    return MeshSlice(layout, chosen, model, trial_s(tried, chosen, table, devices, dtype))
 
 
 def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
@@ -216,7 +268,9 @@ def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
         },
         max_controls=model.max_controls,
         refiner=model.refiner,
+        latent_upsampler=model.latent_upsampler,
         pipeline=model.pipeline,
+        token_buckets=model.token_buckets,
         **how,
     )
     install_banks(pipeline, model.lora_pages or 0, how.get("sharding"))
@@ -265,10 +319,10 @@ def abstract(pool: PoolSettings, model: ModelSettings, logical: Layout) -> Pipel
     )
 
 
-def sketch_of(
-    pool: PoolSettings, model: ModelSettings, folder: Path | None = None
-) -> tuple[Sketch, Executables]:
-    """Return the sketch of the pool's first warm-up request, and its executables.
+def sketches_of(
+    pool: PoolSettings, model: ModelSettings, folder: ModelExecutables | None = None
+) -> tuple[list[Sketch], Executables, str]:
+    """Return the sketches of the pool's warm-up requests, its executables and fingerprint.
 
     Traced and not compiled, or read from what was traced before. Raises: as `read` does;
     RequestError: of any of them.
@@ -277,18 +331,15 @@ def sketch_of(
     pipeline = abstract(pool, model, logical)
     with checkpoint_errors(model.source, (RequestError,)):
         entries = [{**entry, "loras": []} for entry in model.warmup or [{}]]
-        first, *others = warmup.requests(pipeline.spec, entries)
-        for fields in others:  # a wrong one is found before any weights are read
-            warmup.prepare(pipeline, fields)
         there = executables(folder, pipeline, model)
-        sketched = there.fact(
-            lambda: {
-                "program": ["sketch"],
-                "request": json.dumps(first, sort_keys=True, default=str),
-            },
-            lambda: sketch(pipeline, first, logical),
-        )
-    return sketched, there
+
+        def sketched(fields: Fields) -> Sketch:
+            request = json.dumps(fields, sort_keys=True, default=str)
+            key = {"program": ["sketch"], "request": request}
+            return there.fact(lambda: key, lambda: sketch(pipeline, fields, logical))
+
+        found = [sketched(fields) for fields in warmup.requests(pipeline.spec, entries)]
+    return found, there, pipeline.spec.fingerprint
 
 
 def planned(
@@ -296,7 +347,7 @@ def planned(
     pool: PoolSettings,
     model: ModelSettings,
     devices: Sequence[jax.Device],
-    folder: Path | None = None,
+    folder: ModelExecutables | None = None,
     taken_bytes: int = 0,
 ) -> MeshSlice:
     """The slice; with tiles, where the devices have no room for a whole image.
@@ -311,11 +362,11 @@ def planned(
 
     def opened(model: ModelSettings) -> MeshSlice:
         try:
-            sketched, there = sketch_of(pool, model, folder)
+            sketches, there, fingerprint = sketches_of(pool, model, folder)
         except RequestError as error:
             raise ConfigError(f"models.{pool.model}.warmup: {error}") from error
-        opened = open_slice(name, pool, model, sketched, devices, taken_bytes)
-        return replace(opened, executables=there)
+        opened = open_slice(name, pool, model, sketches, devices, taken_bytes)
+        return replace(opened, executables=there, fingerprint=fingerprint)
 
     try:
         return opened(model)
@@ -335,7 +386,7 @@ def load(
     pool: PoolSettings,
     model: ModelSettings,
     devices: Sequence[jax.Device],
-    folder: Path | None = None,
+    folder: ModelExecutables | None = None,
     shared: PlacedArrays | None = None,
     taken_bytes: int = 0,
 ) -> tuple[Pipeline, MeshSlice]:
@@ -366,32 +417,38 @@ def files_of(opened: MeshSlice, shared: PlacedArrays) -> Reader:
     return KeptFiles(opened, shared)
 
 
-def executables(folder: Path | None, pipeline: Pipeline, model: ModelSettings) -> Executables:
+def executables(
+    folder: ModelExecutables | None, pipeline: Pipeline, model: ModelSettings
+) -> Executables:
     """The programs of a model as this process compiles them, for the next start.
 
     Args:
-        folder: of all models'; several machines may share it. None: nothing is kept.
+        folder: of all models'. None: nothing is kept.
         model: as it was loaded.
     """
     if folder is None:
         return NoExecutables()
     settings = model.model_dump(mode="json", exclude=NO_PROGRAM)
-    of_model = aot_key.of_model(pipeline.spec.fingerprint, settings)
-    return ExecutableFiles(folder / "executables", aot_key.of_process() | of_model)
+    return folder.of_model(aot_key.of_model(pipeline.spec.config_digest, settings))
 
 
 def placed(
     pool: PoolSettings, model: ModelSettings, opened: MeshSlice, reader: Reader = FILES
 ) -> Pipeline:
     """The model, each array where the slice has it. Raises: as `models.registry.load`."""
+    how = placing(model, opened, reader)
+    if model.lora is None:
+        return read(pool, model, **how)
+    return with_fused(model, read(pool, model, reader=SHAPES), partial(read, pool, model, **how))
+
+
+def placing(model: ModelSettings, opened: MeshSlice, reader: Reader) -> dict[str, Any]:
+    """Return what `read` is told of where the slice has each array."""
     residency = opened.chosen.residency
-    how = {
+    return {
         "sharding": opened.layout.of_parameter,
         "on_host": residency.on_host,
         "rounding": rounding_of(model, opened.layout.mesh.devices.flat[0]),
         "swap_experts": bool(model.swap_experts or residency.by_turns),
         "reader": reader,
     }
-    if model.lora is None:
-        return read(pool, model, **how)
-    return with_fused(model, read(pool, model, reader=SHAPES), partial(read, pool, model, **how))

@@ -1,4 +1,4 @@
-"""Loading of all models of a pool onto one mesh slice, where equal weights lie once.
+"""Loading of all models of a pool onto one mesh slice, where equal weights lie once, or by turns.
 
 Which weights will be equal is known once they are there: until then those of one network, shape and
 split are taken for equal, and what that has promised is held against the memory afterwards.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import jax
 
@@ -28,6 +27,7 @@ from workers.loading.model import MeshSlice, NotEnoughMemory
 from workers.plan.estimate import abstract_layout, estimate
 from workers.plan.trace import Sketch, Weight
 from workers.programs import batch_sizes
+from workers.programs.aot_cache import ModelExecutables
 from workers.slice.chips import GIB
 from workers.slice.device_chip import chip_of
 from workers.slice.mesh_shape import MeshShape
@@ -62,9 +62,9 @@ def wanted(settings: Settings, pool_name: str) -> list[Wanted]:
     Raises: ConfigError: one is not there, contradicts the pool, or is of another family.
     """
     first = Wanted(*loading.configured(settings, pool_name))
-    others = settings.pools[pool_name].also
+    others = settings.pools[pool_name].models[1:]
     found = [first, *(Wanted(*loading.configured(settings, pool_name, name)) for name in others)]
-    if not others:
+    if not settings.pools[pool_name].also:
         return found
     kinds = {one.pool.model: _kind(one.model) for one in found}
     for name, kind in kinds.items():
@@ -84,7 +84,7 @@ def load(
     name: str,
     models: Sequence[Wanted],
     devices: Sequence[jax.Device],
-    folder: Path | None = None,
+    folder: ModelExecutables | None = None,
     beside_bytes: int = 0,
 ) -> list[Loaded]:
     """Load the models of a pool.
@@ -114,11 +114,26 @@ def load(
     return placed
 
 
+def by_turns(
+    name: str,
+    models: Sequence[Wanted],
+    devices: Sequence[jax.Device],
+    folder: ModelExecutables | None = None,
+    beside_bytes: int = 0,
+) -> Iterator[Loaded]:
+    """Load one model after another, each as if it were alone.
+
+    Before the next is asked for, the one before has to leave the devices. Args, raises: as `load`.
+    """
+    for one in models:
+        yield from load(name, [one], devices, folder, beside_bytes)
+
+
 def planned(
     name: str,
     models: Sequence[Wanted],
     devices: Sequence[jax.Device],
-    folder: Path | None = None,
+    folder: ModelExecutables | None = None,
     beside_bytes: int = 0,
 ) -> list[MeshSlice]:
     """Plan the slice of each, all of one shape, so that they fit beside each other.
@@ -129,7 +144,7 @@ def planned(
     first, *others = models
     if not others:
         return [loading.planned(name, first.pool, first.model, devices, folder, beside_bytes)]
-    sketches = [loading.sketch_of(one.pool, one.model, folder)[0] for one in models]
+    sketches = [loading.sketches_of(one.pool, one.model, folder)[0][0] for one in models]
     beside = f"; the rest of the memory is for {', '.join(one.pool.model for one in others)}"
     try:
         opened = _leaving_room(name, models, sketches, devices, folder, beside_bytes)
@@ -155,7 +170,7 @@ def _leaving_room(
     models: Sequence[Wanted],
     sketches: Sequence[Sketch],
     devices: Sequence[jax.Device],
-    folder: Path | None,
+    folder: ModelExecutables | None,
     beside_bytes: int,
 ) -> MeshSlice:
     """Plan the first model on a shape on which the others fit beside it."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from service.jobs.model.job import MadeBy, Output
 from service.recipes.recipe import Recipe
 from workers.media import image, video
 from workers.media.marking import Marking
@@ -38,6 +39,25 @@ class File:
     """Samples a second of a video's sound; None: it is silent."""
     beside: Mapping[str, bytes] = field(default_factory=dict)
     """Small images of a video by name (`media.sheets`)."""
+
+    def described(self, index: int, key: str, seed: int, made_by: MadeBy | None) -> Output:
+        """Return what a job's record says of the file under that key."""
+        return Output(
+            index=index,
+            key=key,
+            content_type=self.content_type,
+            width=self.width,
+            height=self.height,
+            seed=seed,
+            sha256=hashlib.sha256(self.data).hexdigest(),
+            pixels_sha256=self.pixels_sha256,
+            bytes=len(self.data),
+            num_frames=self.num_frames,
+            fps=self.fps,
+            duration_s=self.duration_s,
+            sound_hz=self.sound_hz,
+            made_by=made_by,
+        )
 
 
 def files(
@@ -110,7 +130,12 @@ def preview(pixels: np.ndarray, request: Mapping[str, Any]) -> str:
     if pixels.ndim == 3:
         data = image.encode(pixels, PREVIEW_FORMAT, PREVIEW_QUALITY)
     else:
-        num_frames = request.get("num_frames") or len(pixels)
-        fps = (request.get("fps") or DEFAULT_FPS) * len(pixels) / num_frames
+        fps = preview_fps(pixels, request)
         data = video.encode_video(pixels, PREVIEW_FORMAT, fps, PREVIEW_QUALITY)
     return image.data_uri(data, image.CONTENT_TYPES[PREVIEW_FORMAT])
+
+
+def preview_fps(pixels: np.ndarray, request: Mapping[str, Any]) -> float:
+    """Return the rate at which a preview of fewer frames lasts as long as the whole video."""
+    num_frames = request.get("num_frames") or len(pixels)
+    return float((request.get("fps") or DEFAULT_FPS) * len(pixels) / num_frames)

@@ -17,7 +17,7 @@ from workers.engine.array_framing import Message
 from workers.multihost.handshake import Handshake, outlined
 from workers.programs.adapter_banks import AdapterBanks
 from workers.programs.aot_cache import Executables
-from workers.programs.bucket_programs import BucketPrograms, Phase
+from workers.programs.bucket_programs import BucketPrograms, Phase, Program
 from workers.programs.cache import ProgramCache
 from workers.programs.compiler import Compiler, signature
 from workers.programs.launcher import OneHost
@@ -57,6 +57,7 @@ class Follower:
         self._commands = {
             "terms": self._agree,
             "beat": lambda message: None,
+            "await": self._program,
             "grow": self._grow,
             "encode": self._encode,
             "restore": self._restore,
@@ -66,8 +67,8 @@ class Follower:
             "write": self._write,
         }
 
-    def handle(self, message: Message) -> None:
-        """Carry out a message of the leader's.
+    def handle(self, message: Message) -> Message | None:
+        """Carry out a message of the leader's; return the answer to it, where it asks.
 
         Raises: ConfigError: the leader has other settings or weights. Or whatever else went wrong:
             the slice is of no use any more.
@@ -76,6 +77,7 @@ class Follower:
             self.rows.pop(number, None)
             self._buckets.pop(number, None)
         self._commands[message.kind](message)
+        return Message("answer") if message.kind == "await" else None
 
     def close(self) -> None:
         """Drop what is still to be compiled."""
@@ -89,12 +91,27 @@ class Follower:
     def _grow(self, message: Message) -> None:
         fields = message.fields
         programs = self._buckets.setdefault(fields["programs"], BucketPrograms(fields["bucket"]))
-        self._programs.grow(programs, outlined(fields))
+        self._programs.grow(programs, outlined(fields), fields["larger"])
+
+    def _program(self, message: Message) -> Program:
+        """Return the program of a launch when it is compiled."""
+        fields = message.fields
+        programs = self._buckets[fields["programs"]]
+        match fields["program"]:
+            case "encode":
+                return programs.encoders[signature(message.arrays)].result()
+            case "conditions":
+                program = self._phase(fields).conditions.result()
+                assert program is not None  # the first process has it
+                return program
+            case "step":
+                return self._phase(fields).programs[BatchLayout(*fields["batch_layout"])].result()
+            case _:
+                shown = {"decode": programs.decode, "preview": programs.preview}
+                return shown[fields["shown"]].result()
 
     def _encode(self, message: Message) -> None:
-        programs = self._buckets[message.fields["programs"]]
-        program = programs.encoders[signature(message.arrays)].result()
-        row = program(self._weights.common, dict(message.arrays))
+        row = self._program(message)(self._weights.common, dict(message.arrays))
         self.rows[message.fields["row"]] = row
         self.launched.put(row)
 
@@ -105,19 +122,14 @@ class Follower:
 
     def _conditions(self, message: Message) -> None:
         fields = message.fields
-        phase = self._phase(fields)
-        program = phase.conditions.result()
-        assert program is not None  # the first process has it
-        row = self.rows[fields["row"]]
-        conditions = program(self._brought(phase), row, dict(message.arrays))
+        program, weights = self._program(message), self._brought(self._phase(fields))
+        conditions = program(weights, self.rows[fields["row"]], dict(message.arrays))
         self.rows[fields["after"]] = conditions
         self.launched.put(conditions)
 
     def _step(self, message: Message) -> None:
         fields = message.fields
-        phase = self._phase(fields)
-        program = phase.programs[BatchLayout(*fields["batch_layout"])].result()
-        weights = self._brought(phase)
+        program, weights = self._program(message), self._brought(self._phase(fields))
         rows, trees = (
             tuple(self.rows[number] for number in fields[which]) for which in ("rows", "conditions")
         )
@@ -145,7 +157,5 @@ class Follower:
         return self._weights.load_expert(phase.expert)
 
     def _show(self, message: Message) -> None:
-        programs = self._buckets[message.fields["programs"]]
-        program = {"decode": programs.decode, "preview": programs.preview}[message.fields["what"]]
         row = self.rows[message.fields["row"]]
-        self.launched.put(program.result()(self._weights.common, row))
+        self.launched.put(self._program(message)(self._weights.common, row))

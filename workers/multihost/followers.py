@@ -30,6 +30,9 @@ class Followers:
         self._lines = lines
         self._silence_s = silence_s
         self._lock = threading.Lock()
+        self._answered = threading.Condition()
+        self._answers = 0
+        """Followers that have answered what was asked last."""
         self._ended = threading.Event()
         self._lost = threading.Event()
         self._loss: EngineDied | None = None
@@ -62,7 +65,24 @@ class Followers:
         try:
             self._send(kind, fields, arrays or {})
         except ConnectionLost as error:
+            self._lost.wait(CAUSE_S)  # for what it has said before it went
             raise self.lose(str(error)) from error
+
+    def ask(
+        self, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        """Tell each, and wait until all have answered. For one thread at a time.
+
+        Raises: EngineDied: one of them is lost.
+        """
+        self._answers = 0  # nobody answers what has not been asked
+        self.tell(kind, fields, arrays)
+        with self._answered:
+            self._answered.wait_for(
+                lambda: self._answers == len(self._lines) or self._loss is not None
+            )
+        if self._loss is not None:
+            raise self._loss
 
     def fail(self, error: Exception) -> EngineDied:
         """Call `lose` for an error in this process; it may be that of another that is gone."""
@@ -77,6 +97,8 @@ class Followers:
             if self._loss is None:
                 self._loss = EngineDied(f"the slice ends: {why}")
         self._lost.set()
+        with self._answered:
+            self._answered.notify_all()
         if is_first and not self._ended.is_set():
             log.error("%s", self._loss)
             self._tell_all(why)
@@ -100,8 +122,10 @@ class Followers:
             line.close()
 
     def _send(self, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        count = len(self.dropped)  # only this end is appended to meanwhile
-        dropped = [self.dropped.popleft() for _ in range(count)]
+        dropped: list[int] = []
+        with suppress(IndexError):  # other threads send, too, and take their share
+            while True:
+                dropped.append(self.dropped.popleft())
         data = packed(Message(kind, {**fields, "drop": dropped}, arrays))
         for line in self._lines:
             line.send_packed(data)
@@ -112,6 +136,10 @@ class Followers:
     def _hear(self, peer: str, message: Message) -> None:
         if message.kind == "failed":
             self.lose(f"{peer} failed: {message.fields['why']}")
+        if message.kind == "answer":
+            with self._answered:
+                self._answers += 1
+                self._answered.notify_all()
         if message.kind == "stop":
             now = bool(message.fields["now"])
             self._asked.append(now)

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from models.checkpoint.folder import fingerprint
-from models.checkpoint.hub import resolve
+from models.checkpoint.fingerprint import fingerprint
+from models.checkpoint.hub import resolve, single_file
 from models.interface.pipeline import Pipeline, Prepared, Step
 from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
@@ -91,8 +91,7 @@ def settings_of(pool: PoolSettings, model: ModelSettings) -> dict[str, Any]:
 
 def weights(source: str) -> str:
     """The fingerprint of a model's file or folder. Raises: CheckpointError: it is not there."""
-    file = Path(source).expanduser()
-    return fingerprint(file if file.is_file() else resolve(source))
+    return fingerprint(single_file(source) or resolve(source))
 
 
 def _named(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,6 +112,7 @@ def outline(prepared: Prepared) -> dict[str, Any]:
     values = {step.phase: step.values for step in prepared.steps}
     return {
         "bucket": prepared.bucket,
+        "step_bucket": prepared.step_bucket,
         "inputs": _kinds(prepared.inputs),
         "phases": {str(phase): _kinds(of_phase) for phase, of_phase in values.items()},
     }
@@ -123,7 +123,15 @@ def outlined(fields: Mapping[str, Any]) -> Prepared:
     steps = tuple(
         Step(StepProgram.parse(phase), _zeros(kinds)) for phase, kinds in fields["phases"].items()
     )
-    return Prepared(fields["bucket"], _zeros(fields["inputs"]), steps, width=0, height=0, seed=0)
+    return Prepared(
+        fields["bucket"],
+        _zeros(fields["inputs"]),
+        steps,
+        width=0,
+        height=0,
+        seed=0,
+        step_bucket=fields["step_bucket"],
+    )
 
 
 def _kinds(arrays: Values) -> dict[str, Sequence[Any]]:

@@ -67,35 +67,33 @@ class Leader:
         """Call back when another process is told to stop."""
         self._followers.on_stop(drain=drain, stop_now=stop_now)
 
-    def growing(self, programs: BucketPrograms, prepared: Prepared) -> None:
+    def growing(self, programs: BucketPrograms, prepared: Prepared, larger: bool) -> None:
         """Let the followers compile the same."""
         if programs not in self._buckets:
             self._buckets[programs] = self._handle()
-        fields = {"programs": self._buckets[programs].number, **outline(prepared)}
+        number = self._buckets[programs].number
+        fields = {"programs": number, "larger": larger, **outline(prepared)}
         self._followers.tell("grow", fields)
 
     def encode(self, programs: BucketPrograms, program: Program) -> Program:
         """Return the program with the followers taking part."""
-        number = self._buckets[programs].number
+        launch = self._launches("encode", programs)
 
         def encode(weights: list[Any], inputs: Mapping[str, np.ndarray]) -> Held:
             row = self._handle()
-            fields = {"programs": number, "row": row.number}
-            first = self._launch("encode", fields, inputs, lambda: program(weights, inputs))
+            first = launch({"row": row.number}, inputs, lambda: program(weights, inputs))
             return Held(first, row)
 
         return encode
 
     def conditions(self, programs: BucketPrograms, phase: StepProgram, program: Program) -> Program:
         """Return the program with the followers taking part."""
-        place = {"programs": self._buckets[programs].number, "phase": str(phase)}
+        launch = self._launches("conditions", programs, phase=str(phase))
 
         def conditions(weights: list[Any], row: Held, values: Mapping[str, np.ndarray]) -> Held:
             after = self._handle()
-            fields = {**place, "row": row.handle.number, "after": after.number}
-            tree = self._launch(
-                "conditions", fields, values, lambda: program(weights, row.row, values)
-            )
+            fields = {"row": row.handle.number, "after": after.number}
+            tree = launch(fields, values, lambda: program(weights, row.row, values))
             return Held(tree, after)
 
         return conditions
@@ -108,11 +106,7 @@ class Leader:
         program: Program,
     ) -> Program:
         """Return the program with the followers taking part."""
-        place = {
-            "programs": self._buckets[programs].number,
-            "phase": str(phase),
-            "batch_layout": batch_layout,
-        }
+        launch = self._launches("step", programs, phase=str(phase), batch_layout=batch_layout)
 
         def step(
             weights: list[Any],
@@ -125,14 +119,13 @@ class Leader:
             conditions_at = () if places is None else (trees, places)
             after = [self._handle() for _ in rows]
             fields = {
-                **place,
                 "rows": [held.handle.number for held in rows],
                 "conditions": [held.handle.number for held in conditions],
                 "places": [] if places is None else places.tolist(),
                 "after": [handle.number for handle in after],
             }
-            states, finite = self._launch(
-                "step", fields, values, lambda: program(weights, states, values, *conditions_at)
+            states, finite = launch(
+                fields, values, lambda: program(weights, states, values, *conditions_at)
             )
             return tuple(map(Held, states, after)), finite
 
@@ -140,11 +133,11 @@ class Leader:
 
     def show(self, programs: BucketPrograms, what: str, program: Program) -> Program:
         """Return the program with the followers taking part."""
-        place = {"programs": self._buckets[programs].number, "what": what}
+        launch = self._launches("show", programs, shown=what)
 
         def show(weights: list[Any], held: Held) -> PyTree:
-            fields = {**place, "row": held.handle.number}
-            return self._launch("show", fields, {}, lambda: program(weights, held.row))
+            fields = {"row": held.handle.number}
+            return launch(fields, {}, lambda: program(weights, held.row))
 
         return show
 
@@ -153,7 +146,9 @@ class Leader:
 
         def write(place: int, pages: Sequence[int], array: np.ndarray) -> None:
             fields = {"place": place, "pages": list(pages)}
-            self._launch("write", fields, {"array": array}, lambda: program(place, pages, array))
+            arrays = {"array": array}
+            with self._order:
+                self._launch("write", fields, arrays, lambda: program(place, pages, array))
 
         return write
 
@@ -165,7 +160,8 @@ class Leader:
         """Return a row with these leaves, on every process."""
         after = self._handle()
         fields = {"row": row.handle.number, "after": after.number}
-        restored = self._launch("restore", fields, leaves, lambda: with_leaves(row.row, leaves))
+        with self._order:
+            restored = self._launch("restore", fields, leaves, lambda: with_leaves(row.row, leaves))
         return Held(restored, after)
 
     def wait(self, results: PyTree) -> PyTree:
@@ -177,6 +173,28 @@ class Leader:
         """Return the arrays' values; they lie whole on each device."""
         return jax.tree.map(np.asarray, self._computed(results))
 
+    def _launches(self, kind: str, programs: BucketPrograms, **place: Any) -> Callable[..., Any]:
+        """Return what launches one program here and in the followers.
+
+        Its first launch waits until all have compiled it: processes that meet in a collective for
+        the first time wait for each other no longer than its library lets them (Gloo: 30 s).
+        """
+        handle = self._buckets[programs]  # for as long as other buckets have the program, too
+        is_compiled = False
+
+        def launch(
+            fields: Mapping[str, Any], arrays: Mapping[str, np.ndarray], call: Callable[[], T]
+        ) -> T:
+            nonlocal is_compiled
+            which = {"program": kind, "programs": handle.number, **place}
+            with self._order:
+                if not is_compiled:
+                    self._followers.ask("await", which, arrays)
+                    is_compiled = True
+                return self._launch(kind, {**which, **fields}, arrays, call)
+
+        return launch
+
     def _launch(
         self,
         kind: str,
@@ -184,12 +202,12 @@ class Leader:
         arrays: Mapping[str, np.ndarray],
         call: Callable[[], T],
     ) -> T:
-        with self._order:
-            self._followers.tell(kind, fields, arrays)
-            try:
-                return call()
-            except Exception as error:
-                raise self._followers.fail(error) from error
+        """Tell the followers, and call: in order."""
+        self._followers.tell(kind, fields, arrays)
+        try:
+            return call()
+        except Exception as error:
+            raise self._followers.fail(error) from error
 
     def _computed(self, results: PyTree) -> PyTree:
         try:

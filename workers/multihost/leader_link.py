@@ -84,7 +84,10 @@ class LeaderLink:
     def _obey(self, follower: Follower) -> None:
         try:
             while (message := self._commands.get()).kind != "leave":
-                follower.handle(message)
+                if answer := follower.handle(message):
+                    self._line.send(answer)
+        except ConnectionLost as error:  # in the answer
+            self._lost(error)
         except ConfigError as error:
             self._fail(os.EX_CONFIG, error)
         except Exception as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from models.nn.kernels.xla import xla_kernel
 from models.parallel.axis_rules import TABLE, Layout, Table, abstract_mesh
@@ -59,7 +59,8 @@ class Estimate:
     memory: Mapping[str, int]
     """Bytes a device by kind: weights by network, rows, temporaries, reserve."""
     passes: Mapping[str, Pass]
-    """Passes by program: `encode`, `decode`, the step of each phase, and its conditions if any."""
+    """Passes by program: `encode`, `decode`, the step of each phase, and its conditions if any; of
+    both passes of hires fix."""
     phase: str
     """Phase that has most steps."""
     request_s: float
@@ -130,8 +131,30 @@ def estimate(
         launch: rows that one launch steps, some of them padding; None: all slots.
         table: the layout's, where a deployment overrides rows of it.
     """
-    layout, wires = abstract_layout(shape, table), Interconnect.of(chip, shape)
-    rows = launch or slots
+    layout = abstract_layout(shape, table)
+    both = [
+        _of_pass(name, one, shape, layout, chip, slots, launch or slots, residency)
+        for name, one in sketch.passes()
+    ]
+    first = both[0]
+    # Rows of either pass lie in the slots, and one program runs at a time: the larger one counts.
+    memory = {kind: max(one.memory[kind] for one in both) for kind in first.memory}
+    passes = {name: run for one in both for name, run in one.passes.items()}
+    request_s = sum(one.request_s for one in both)
+    return replace(first, memory=memory, passes=passes, request_s=request_s)
+
+
+def _of_pass(
+    named: str, sketch: Sketch, shape: MeshShape, layout: Layout, chip: Chip,
+    slots: int, rows: int, residency: Residency,
+) -> Estimate:  # fmt: skip
+    """Estimate one pass.
+
+    Args:
+        named: beginning of its programs' names.
+        rows: that one launch steps.
+    """
+    wires = Interconnect.of(chip, shape)
     steps = {
         phase: _pass(program, layout, wires, rows) for phase, (program, _) in sketch.steps.items()
     }
@@ -148,7 +171,10 @@ def estimate(
         chip,
         slots,
         _memory(sketch, layout, chip, slots, rows, residency),
-        {**steps, **conditions, "encode": encode, "decode": decode},
+        {
+            named + name: run
+            for name, run in {**steps, **conditions, "encode": encode, "decode": decode}.items()
+        },
         sketch.phase,
         math.ceil(slots / rows) * denoise_s
         + slots * (conditions_s + encode.seconds + decode.seconds),

@@ -6,18 +6,18 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 from jax.errors import JaxRuntimeError
 from jax.sharding import AbstractMesh, Mesh
 from jax.stages import Compiled, Traced
 
-from models.interface.pipeline import Fields, Pipeline
+from models.interface.pipeline import Fields, Pipeline, Prepared
 from models.parallel.axis_rules import Layout
 from workers.plan import hlo
 from workers.plan.collectives import Interconnect, Traffic
-from workers.plan.trace import conditions_of
+from workers.plan.trace import SECOND, conditions_of
 from workers.programs import warmup
 from workers.programs.tracer import Tracer
 from workers.slice.chips import CLOCK_HZ
@@ -60,8 +60,16 @@ def programs(
         pipeline: abstract, its parameters placed by `layout`.
         layout: over devices that a compiler is there for.
     """
-    prepared = warmup.prepare(pipeline, fields)
-    tracer = Tracer(pipeline, layout)
+    tracer, first = Tracer(pipeline, layout), True
+    for prepared in warmup.prepared_passes(pipeline, fields):
+        for program in _of_pass(tracer, prepared, layout, wires, slots):
+            yield program if first else replace(program, name=SECOND + program.name)
+        first = False
+
+
+def _of_pass(
+    tracer: Tracer, prepared: Prepared, layout: Layout, wires: Interconnect, slots: int
+) -> Iterator[CompiledProgram]:
     encode = tracer.encode(prepared.inputs)
     row = encode.out_info
     values = {step.phase: step.values for step in prepared.steps}

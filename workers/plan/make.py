@@ -11,6 +11,8 @@ from models.interface.pipeline import Pipeline, RequestError
 from models.nn.kernels.int8_matmul import eight_bit_for
 from models.nn.kernels.select import kernel_for
 from models.parallel.axis_rules import Layout
+from models.spec.asked_hires import mistyped
+from models.spec.hires import FIELD as HIRES
 from models.spec.model_spec import ModelSpec
 from models.spec.quality_presets import EightBit
 from models.vae.config import Tiling
@@ -112,6 +114,12 @@ def check(spec: ModelSpec, request: Mapping[str, Any]) -> None:
     for name in request:
         if name not in spec.fields:
             raise RequestError(name, f"{spec.name} has no such field")
+    _check_size(spec, request)
+    if HIRES in request:
+        _check_hires(spec, request)
+
+
+def _check_size(spec: ModelSpec, request: Mapping[str, Any], prefix: str = "") -> None:
     limits = spec.limits
     for name, least, most in (
         ("width", limits.min_side_px, limits.max_side_px),
@@ -119,7 +127,17 @@ def check(spec: ModelSpec, request: Mapping[str, Any]) -> None:
         ("num_frames", limits.min_frames, limits.max_frames),
     ):
         if name in request and not least <= request[name] <= most:
-            raise RequestError(name, f"must be {least} to {most}, not {request[name]}")
+            raise RequestError(f"{prefix}{name}", f"must be {least} to {most}, not {request[name]}")
+
+
+def _check_hires(spec: ModelSpec, request: Mapping[str, Any]) -> None:
+    for key, message in mistyped(request[HIRES]):
+        raise RequestError(key, message)
+    upscaler = request[HIRES].get("upscaler")
+    if upscaler not in (None, *spec.hires_upscalers):
+        raise RequestError(f"{HIRES}.upscaler", f"must be {' or '.join(spec.hires_upscalers)}")
+    (fields,) = warmup.requests(spec, [request])
+    _check_size(spec, fields[HIRES], f"{HIRES}.")
 
 
 def searched(ask: PlanRequest, sketch: Sketch) -> Found:

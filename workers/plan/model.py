@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from models import published, registry
-from models.checkpoint.hub import CONFIGS, resolve
+from models.checkpoint.hub import CONFIGS, resolve, single_file
 from models.interface.pipeline import Pipeline
 from models.loading.sources import SHAPES, ControlSource, ImagePromptSource
 from models.spec.model_spec import ModelSpec
@@ -100,7 +100,7 @@ def _folder(source: str) -> Iterator[str]:
         with TemporaryDirectory() as folder:
             published.write(source, Path(folder))
             yield folder
-    elif source and Path(source).expanduser().is_file():
+    elif single_file(source):
         yield source
     else:
         yield str(resolve(source, patterns=CONFIGS))

@@ -84,12 +84,23 @@ class Plan:
 
     @property
     def request_s(self) -> float:
-        """Seconds of all requests side by side: every step, one encoding and decoding each."""
-        steps = self._of_all(self.sketch.steps)
-        each = self._of_all(self.sketch.conditions)
-        each += self.seconds("encode") + self.seconds("decode")
-        return steps + self.estimate.slots * each
+        """Seconds of all requests side by side: every step, one encoding and decoding a pass."""
+        return sum(self._pass_s(named, one) for named, one in self.sketch.passes())
 
-    def _of_all(self, programs: Mapping[str, tuple[Any, int]]) -> float:
+    @property
+    def runs(self) -> dict[str, int]:
+        """Runs of each program, of one request."""
+        return {
+            named + name: count
+            for named, one in self.sketch.passes()
+            for name, (_, count) in {**one.steps, **one.conditions}.items()
+        }
+
+    def _pass_s(self, named: str, one: Sketch) -> float:
+        each = self._of_all(named, one.conditions)
+        each += self.seconds(f"{named}encode") + self.seconds(f"{named}decode")
+        return self._of_all(named, one.steps) + self.estimate.slots * each
+
+    def _of_all(self, named: str, programs: Mapping[str, tuple[Any, int]]) -> float:
         """Seconds of programs that run so often."""
-        return sum(count * self.seconds(name) for name, (_, count) in programs.items())
+        return sum(count * self.seconds(named + name) for name, (_, count) in programs.items())

@@ -42,7 +42,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "spare_bytes": plan.spare_bytes,
         "step_s": plan.step_s,
         "request_s": plan.request_s,
-        "steps": sum(count for _, count in plan.sketch.steps.values()),
+        "steps": sum(count for _, one in plan.sketch.passes() for _, count in one.steps.values()),
         "programs": [_program_json(plan, name) for name in plan.estimate.passes],
         "compiled": bool(plan.programs),
         "compile_s": sum(program.compile_s for program in plan.programs),
@@ -56,10 +56,9 @@ def _program_json(plan: Plan, name: str) -> dict[str, Any]:
     reckoned = plan.estimate.passes[name]
     found = next((program for program in plan.programs if program.name == name), None)
     traffic = tuple(reckoned.traffic.values()) if found is None else found.traffic
-    _, runs = {**plan.sketch.steps, **plan.sketch.conditions}.get(name, (None, 1))
     entry = {
         "name": name,
-        "runs": runs,
+        "runs": plan.runs.get(name, 1),
         "seconds": plan.seconds(name),
         "compute_s": plan.compute_s(name),
         "exchange_s": plan.exchange_s(name),
@@ -167,7 +166,7 @@ def as_text(plan: Plan) -> str:
 
 
 def _lines(plan: Plan) -> Iterator[str]:
-    shape, size = plan.estimate.shape, ", ".join(f"{k} {v}" for k, v in plan.request.items())
+    shape, size = plan.estimate.shape, ", ".join(f"{k} {_said(v)}" for k, v in plan.request.items())
     eight = f", 8 bits {plan.eight_bit}" if plan.eight_bit else ""
     dtype = f"{plan.dtype} weights{eight}, {plan.activation_dtype} activations"
     yield f"{plan.sketch.model} ({dtype}; {size}) on {plan.topology.name}, {shape} [estimate]"
@@ -188,6 +187,11 @@ def _lines(plan: Plan) -> Iterator[str]:
         yield f"  compiled in {sum(program.compile_s for program in plan.programs):.0f} s"
     yield f"  {how(plan)}"
     yield "  " + ", ".join(f"{name} {number or 'none'}" for name, number in versions().items())
+
+
+def _said(value: Any) -> str:
+    """Return a field's value; of an object, its members."""
+    return " ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
 
 
 def _fit(plan: Plan) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -17,6 +19,7 @@ from workers.slice.mesh import make_mesh
 from workers.slice.mesh_shape import MeshShape
 from workers.slice.topology import PlanError, Topology
 
+CHIPS_OF_HOST, DIMENSIONS = 8, 3
 FLAG_NAMES = {"tpu7x": "v7x"}
 """Chips that the table of flags calls otherwise."""
 
@@ -28,6 +31,17 @@ def prepare(topology: Topology, family: str) -> None:
     on this chip. Before anything is compiled for TPUs.
 
     Raises: PlanError: there is no libtpu.
+    """
+    be_found(topology)
+    known = xla_flags.chosen(flag_name(topology), family)
+    libtpu_alone = {kind: known[kind] for kind in known if kind == "libtpu"}
+    os.environ.update(xla_flags.environment(libtpu_alone, os.environ))
+
+
+def be_found(topology: Topology) -> None:
+    """Set what libtpu needs to know of a machine without TPUs. Raises: PlanError: it is not there.
+
+    Before it is loaded.
     """
     try:
         import libtpu  # noqa: F401
@@ -44,10 +58,11 @@ def prepare(topology: Topology, family: str) -> None:
     }
     for variable, value in quiet.items():
         os.environ.setdefault(variable, value)
-    name = FLAG_NAMES.get(topology.chip.name, topology.chip.name)
-    known = xla_flags.chosen(name, family)
-    libtpu_alone = {kind: known[kind] for kind in known if kind == "libtpu"}
-    os.environ.update(xla_flags.environment(libtpu_alone, os.environ))
+
+
+def flag_name(topology: Topology) -> str:
+    """Return what the table of flags calls a topology's chips."""
+    return FLAG_NAMES.get(topology.chip.name, topology.chip.name)
 
 
 def devices_of(topology: Topology, slices: int = 1) -> Sequence[jax.Device]:
@@ -55,10 +70,26 @@ def devices_of(topology: Topology, slices: int = 1) -> Sequence[jax.Device]:
 
     Raises: PlanError: this libtpu does not know such a slice.
     """
-    several = {"num_slices": slices} if slices > 1 else {}
+    return _described(topology, **({"num_slices": slices} if slices > 1 else {}))
+
+
+def devices_of_host(topology: Topology) -> Sequence[jax.Device]:
+    """Return the same of a slice whose chips are all on one host.
+
+    Raises: PlanError: this libtpu does not know such a slice, or hosts have fewer chips.
+    """
+    sides = [int(side) for side in topology.name.partition(":")[2].split("x")]
+    if math.prod(sides) > CHIPS_OF_HOST:
+        raise PlanError(f"{topology.name}: a host has {CHIPS_OF_HOST} chips at the most")
+    bounds = (*sides, *[1] * (DIMENSIONS - len(sides)))
+    return _described(topology, chips_per_host_bounds=bounds)
+
+
+def _described(topology: Topology, **how: Any) -> Sequence[jax.Device]:
+    """Raises: PlanError."""
     try:
         described = jax_internals.get_topology_desc(
-            platform="tpu", topology_name=topology.name, **several
+            platform="tpu", topology_name=topology.name, **how
         )
     except Exception as error:  # the plugin's own kinds, all of them RuntimeError or ValueError
         raise PlanError(f"libtpu does not know {topology.name}: {error}") from error

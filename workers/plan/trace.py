@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
@@ -29,6 +29,8 @@ from workers.programs.tracer import Tracer
 
 ADAPTERS = "adapters"
 """Network that all banks count as: they lie on the device, wherever the networks do."""
+SECOND = "second pass: "
+"""Beginning of the names of the programs of hires fix's second pass."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,14 @@ class Sketch:
     """Bytes of conditions that a row has while it is denoised."""
     prompts: int
     """Passes of a step: 2 where guidance is used."""
+    second: Sketch | None = None
+    """Sketch of hires fix's second pass, which is of another size; None: there is one pass."""
+
+    def passes(self) -> Iterator[tuple[str, Sketch]]:
+        """Yield the passes of the request, each with the beginning of its programs' names."""
+        yield "", self
+        if self.second is not None:
+            yield SECOND, self.second
 
     @property
     def phase(self) -> str:
@@ -127,9 +137,16 @@ def sketch(pipeline: Pipeline, fields: Fields, logical: Layout) -> Sketch:
 
     Raises: models.interface.pipeline.RequestError: the model cannot make this; names the field.
     """
-    prepared = warmup.prepare(pipeline, fields)
-    tracer = Tracer(pipeline, logical)
-    weights = _weights(pipeline)
+    tracer, weights = Tracer(pipeline, logical), _weights(pipeline)
+    first, *others = [
+        _sketch(pipeline, one, tracer, weights) for one in warmup.prepared_passes(pipeline, fields)
+    ]
+    return replace(first, second=others[0]) if others else first
+
+
+def _sketch(
+    pipeline: Pipeline, prepared: Prepared, tracer: Tracer, weights: tuple[Weight, ...]
+) -> Sketch:
     encode = tracer.encode(prepared.inputs)
     row = encode.out_info
     conditions = _conditions(tracer, prepared, row)

@@ -1,14 +1,11 @@
-"""Measuring at warm-up, and telling the other rooms what is known."""
+"""Telling of a pool's costs to the other rooms, and learning how it compares."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 
-from models.interface.pipeline import Fields
-from models.spec.model_spec import Batching
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import (
     CostKey,
@@ -19,17 +16,10 @@ from service.jobs.scheduling.cost_model import (
     confirmed,
 )
 from workers.engine.engine import Engine
-from workers.engine.errors import NON_FINITE, EngineDied, GenerationFailed
 from workers.engine.latency_stats import describe
-from workers.programs.bucket_programs import BucketPrograms
-from workers.programs.step_latency import TRIALS
+from workers.pool.measuring import Known
 from workers.retry import QUEUE_ERRORS
 
-MEASURE_S = 10.0
-"""Maximum time of a warm-up request for batches of several images; one image alone is measured
-however long it takes."""
-ROUNDS = 20
-"""Maximum number of full batches: each tries several sizes, and a size may never come up."""
 TELL_EVERY_S, APART_S = 5.0, 0.05
 """Interval of one pool's reports; and of all ready pools of a model together, on average: reading
 the table of a thousand takes Redis 1.5 ms."""
@@ -40,96 +30,7 @@ KNOWN_S = 86400.0
 CONFIRM_S = 20.0
 """Interval after which an unchanged time is reported again if it was measured again."""
 
-NO_NUMBERS = (
-    "no warm-up request gave finite numbers: the checkpoint's weights are damaged, or its dtype is"
-    " too narrow for it (models.*.dtype, activation_dtype)"
-)
-
 log = logging.getLogger(__name__)
-
-
-Known = Collection[tuple[str, int]]
-"""Buckets, and sizes of batches of these."""
-
-
-async def measure(engine: Engine, requests: Sequence[Fields], known: Known = ()) -> str | None:
-    """Run the warm-up requests for a few steps, alone and in full batches.
-
-    Returns why no client can be served, where none of them gave finite numbers alone.
-
-    A request that fails is only logged: one of a user may do better.
-
-    Args:
-        known: what others have measured lately, so that batches of it need not be tried now.
-    """
-    started, finite, broken = time.monotonic(), 0, 0
-    for fields in requests:
-        try:
-            programs = await _alone(engine, fields)
-            finite += 1
-            if all((engine.costs.bucket(fields), size) in known for size in sizes(programs)):
-                continue
-            async with asyncio.timeout(MEASURE_S):
-                for _ in range(ROUNDS):
-                    if not programs.is_measured:
-                        await _together(engine, fields)
-        except TimeoutError:
-            log.info("larger batches are measured when they come")
-        except GenerationFailed as failure:
-            log.warning("a warm-up request failed: %s", failure, exc_info=failure)
-            broken += failure.error.code == NON_FINITE
-        except EngineDied:
-            return None  # whoever waits for that hears of it
-    log.info("measured its warm-up requests in %.1f s", time.monotonic() - started)
-    return NO_NUMBERS if broken and broken == len(requests) and not finite else None
-
-
-async def closeness(engine: Engine, requests: Sequence[Fields]) -> Batching:
-    """Return what clients are told where batches have several sizes.
-
-    Measured on the first request; a failure is only logged.
-    """
-    levels = None
-    try:
-        if requests:
-            levels = await engine.levels(requests[0])
-    except Exception as error:
-        log.warning("how near batches of other sizes come is not known: %s", error)
-    log.info("images differ with their company, that of the warm-up by %s levels", levels)
-    return Batching(mode="fast", levels=levels)
-
-
-def sizes(programs: BucketPrograms) -> frozenset[int]:
-    """Return the batch sizes that it has programs for."""
-    return frozenset(
-        batch_layout.size
-        for phase in programs.phases.values()
-        for batch_layout in phase.batch_layouts
-    )
-
-
-async def _alone(engine: Engine, fields: Fields) -> BucketPrograms:
-    """Try a request out, once more by another seed where it gave no finite numbers.
-
-    That may be the seed's or a moment's fault, and not the weights'. Raises: as `Engine.try_out`.
-    """
-    try:
-        return await engine.try_out(fields, TRIALS)
-    except GenerationFailed as failure:
-        if failure.error.code != NON_FINITE:
-            raise
-        log.warning("a warm-up request failed and is tried by another seed: %s", failure)
-        return await engine.try_out({**fields, "seed": (fields.get("seed") or 0) ^ 1}, TRIALS)
-
-
-async def _together(engine: Engine, fields: Fields) -> None:
-    """Try out as many as there are slots. Raises: the first failure."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(engine.slots):
-                group.create_task(engine.try_out(fields, 2 * TRIALS))
-    except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None
 
 
 class CostReporter:

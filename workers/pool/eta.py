@@ -35,5 +35,5 @@ class Eta:
         done = self.row.done - self.first
         if not done:
             return None
-        left = len(self.row.steps) - self.row.done + self.row.after_work
+        left = self.row.to_do - self.row.done + self.row.after_work
         return (self.latest - self.begun_at) / done * left

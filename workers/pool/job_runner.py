@@ -7,12 +7,27 @@ import hashlib
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from models.interface.pipeline import Prepared, RequestError
-from models.spec.request_images import image_values
-from service.jobs.model.job import Job, JobError, JobState, Output, Snapshot, Stage, Usage, Warned
+from models.spec.request_images import image_values, with_images
+from service.jobs.model.job import (
+    STOP_AT_STEP,
+    Job,
+    JobError,
+    JobState,
+    MadeBy,
+    Output,
+    Snapshot,
+    Stage,
+    Usage,
+    Warned,
+)
 from service.jobs.queue import Claim, Queue
+from service.jobs.storage import small_images
 from service.jobs.storage.errors import NotStored, StoreError
 from service.jobs.storage.object_store import Store, beside_key, job_folders, output_key
 from service.recipes.recipe import Recipe, recipe_of
@@ -22,17 +37,20 @@ from service.tracing.span import NOTHING
 from workers.engine.adapters import LoraGone
 from workers.engine.engine import Engine, EngineOutput
 from workers.engine.errors import EngineDied, GenerationFailed
+from workers.engine.passes import Told
 from workers.engine.row import Row
+from workers.engine.snapshot import RowSnapshot
 from workers.engine.stage_timing import Turns
 from workers.media import sheets
 from workers.media.marking import Marking
-from workers.media.outputs import File, count, files
+from workers.media.outputs import File, count, files, preview_fps
 from workers.media.sound import Sound
-from workers.pool import metrics
+from workers.pool import equal_job, metrics
 from workers.pool.capacity import Places
 from workers.pool.eta import Eta
 from workers.pool.output_checks import OutputCheck
 from workers.pool.progress import Progress
+from workers.pool.receipts import Receipts, Served
 from workers.pool.snapshots import Snapshots
 from workers.pool.usage import Bill
 from workers.retry import Patience, until_reached
@@ -41,6 +59,11 @@ log = logging.getLogger(__name__)
 
 CLIENTS_OWN = (RequestError, LoraGone)
 """Causes of a failure that are the client's: the log needs no traceback of them."""
+
+
+def digests_of(images: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the SHA-256 of each image, by path."""
+    return {path: hashlib.sha256(data).hexdigest() for path, data in images.items()}
 
 
 class JobRunner:
@@ -59,10 +82,14 @@ class JobRunner:
         bill: Bill,
         marking: Marking,
         check: OutputCheck,
+        receipts: Receipts,
+        made_by: MadeBy,
     ) -> None:
         self.claim = claim
         self.bill = bill
         self._check = check
+        self._receipts = receipts
+        self._made_by = made_by
         self._job = claim.job
         self._marking = marking
         self._engine = engine
@@ -71,6 +98,12 @@ class JobRunner:
         self._patience = patience
         self._progress = progress
         self._snapshots = snapshots
+        self._redrawn: dict[int, float] = {}
+        """Device-seconds of drafts that were drawn again, by image."""
+        self._saved_s: float | None = None
+        """Device-seconds that drawing took what it has copies of; None: it has none."""
+        self._digests: dict[str, str] = {}
+        """SHA-256 of the request's images, by path."""
         self._paces: dict[int, Eta] = {}
         self._storing: set[asyncio.Task[None]] = set()
         self._stored: list[str] = []
@@ -81,7 +114,8 @@ class JobRunner:
         self._is_aside = False
         self._waiting: set[int] = set()
         """Images whose programs are compiled, or whose adapters are loaded."""
-        self.may_compile = not engine.costs.is_compiled(claim.job.bucket)
+        buckets = (bucket for bucket, _ in claim.job.passes())
+        self.may_compile = not all(map(engine.costs.is_compiled, buckets))
         """Whether it needs programs that may have to be compiled."""
         self.places = places
         self.span = NOTHING
@@ -161,9 +195,14 @@ class JobRunner:
 
     async def _make(self) -> tuple[list[Output], Usage]:
         """Make all images, side by side; the first that fails stops the others."""
+        has_run = self._job.snapshots or self._job.deaths  # in an earlier claim
+        if self._job.awaits and not has_run and (copied := await self._copied()):
+            return copied, self._usage([])
         telling = asyncio.create_task(self._progress.run())
         try:
             images = await self._read_images()
+            if images:  # hashing them may take long
+                self._digests = await asyncio.to_thread(digests_of, images)
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(self._make_one(number, images))
@@ -183,6 +222,42 @@ class JobRunner:
         made = [task.result() for task in tasks]
         return [output for one in made for output in one.outputs], self._usage(made)
 
+    async def _copied(self) -> list[Output]:
+        """Return copies of what an equal job has drawn; none where it is to be drawn here.
+
+        Raises: StoreError: they cannot be stored.
+        """
+        with self._without_places():
+            other = await equal_job.drawn_by(self._queue, self._job)
+        copied: list[Output] = []
+        for output in other.outputs if other else ():
+            data = await equal_job.read(self._store, self._patience, output)
+            if data is None:
+                return []
+            beside = await small_images.of(self._get, output.key) if output.num_frames else {}
+            key = await self._put_file(output.index, output.content_type, data, beside)
+            copied.append(output.model_copy(update={"key": key}))
+        if other and copied:
+            drawer = await until_reached(self._queue.drawer, other)
+            self._saved_s = drawer.usage.device_seconds
+        return copied
+
+    @contextmanager
+    def _without_places(self) -> Iterator[None]:
+        """Leave its places to others while it waits for another job's end, not for programs."""
+        may_compile, self.may_compile = self.may_compile, False
+        self._queue.look_again(self._job.model)
+        for number in range(self._job.images):
+            self._waiting.add(number)
+            self.places.wait(number)
+        try:
+            yield
+        finally:
+            self.may_compile = may_compile
+            for number in range(self._job.images):
+                self._waiting.discard(number)
+                self.places.come_back(number)
+
     async def _read_images(self) -> dict[str, bytes]:
         """The request's images by path."""
         keys = image_values(self._job.request)
@@ -193,48 +268,101 @@ class JobRunner:
         """Return one image with its files, made here or by an earlier claim."""
         made = await self._snapshots.finished(number)
         if made is None:
-            made = await self._finish_one(number, images)
-            if self._job.images > 1:
-                await self._snapshots.finish(made)
+            if self._job.stop_at_step:
+                made = await self._draft_one(number, images, self._job.stop_at_step)
+            else:
+                made = await self._finish_one(number, images)
+                if self._job.images > 1:
+                    await self._snapshots.finish(made)
         self.places.step(number, 0)
         self._paces.pop(number, None)
         return made
 
-    async def _finish_one(self, number: int, images: Mapping[str, bytes]) -> Snapshot:
-        seed = self._job.request["seed"] + number
-        fields = {**self._job.request, "seed": seed, "num_images": 1}
+    def _fields_of(self, number: int) -> dict[str, Any]:
+        """Return one image's resolved request."""
+        fields = {**self._job.request, "seed": self._job.seed_of(number), "num_images": 1}
+        fields.pop(STOP_AT_STEP, None)
         if self._job.loras:
             fields["loras"] = [lora.model_dump(mode="json") for lora in self._job.loras]
         else:
             fields.pop("loras", None)
+        return fields
 
-        def on_step(row: Row) -> None:
-            self.places.step(number, row.image_steps - row.image_done)
-            if number not in self._paces or self._paces[number].row is not row:
-                self._paces[number] = Eta(row)
-            self._paces[number].step()
-            self.bill.step(number, row)
-            self._snapshots.step(number, row)
-            self._progress.step(number, row)
+    def _on_step(self, number: int, row: Row) -> None:
+        self.places.step(number, row.image_steps - row.image_done)
+        if number not in self._paces or self._paces[number].row is not row:
+            self._paces[number] = Eta(row)
+        self._paces[number].step()
+        self.bill.step(number, row)
+        self._snapshots.step(number, row)
+        self._progress.step(number, row)
 
-        on_stage = partial(self._stage, number)
+    async def _draft_one(self, number: int, images: Mapping[str, bytes], stop_at: int) -> Snapshot:
+        """Return the draft of an audition's image, with the file of its preview."""
+        fields, on_stage = self._fields_of(number), partial(self._stage, number)
         with spans.saying({"atelier.image": number}):
-            begin = await self._snapshots.begin(number, fields)
+            begin = await self._snapshots.begin(number, self._named(fields))
+            on_step, tenant = partial(self._on_step, number), self._job.tenant
+            told = Told(on_step, on_stage, self.bill.compile, tenant)
+            draft = await self._engine.draft(fields, images, stop_at, told, begin, self._warn)
+            shown = draft.preview
+            self.bill.finish(number, shown.own_seconds)
+            on_stage("storing")
+            await self._check(self._job, number, shown.pixels)
+            seed = fields["seed"]
+            outputs = await self._save(number, self._recipe(number, seed), seed, shown)
+            return await self._snapshots.draft(number, draft.row, outputs)
+
+    def _named(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return an image's request with the digests of its images: of other jobs, too."""
+        return with_images(fields, lambda path, _: self._digests[path])
+
+    async def _begin(
+        self, number: int, fields: dict[str, Any], images: Mapping[str, bytes]
+    ) -> RowSnapshot | None:
+        """Return what an image goes on from; None: nothing.
+
+        A draft of another request that is gone is drawn again: the image would not be the same
+        without it.
+        """
+        drafted = self._job.drafted
+        if drafted is None:
+            return await self._snapshots.begin(number, self._named(fields))
+        others = drafted.of(number, fields["seed"])
+        gone = {name for name, value in others.items() if value is None}
+        before = {name: value for name, value in (fields | others).items() if name not in gone}
+        begin = await self._snapshots.begin(number, self._named(fields), self._named(before))
+        if begin is None:
+            on_step, on_stage = partial(self.bill.step, number), partial(self._stage, number)
+            told = Told(on_step, on_stage, self.bill.compile, self._job.tenant)
+            draft = await self._engine.draft(before, images, drafted.steps, told)
+            kept = await self._engine.take_snapshot(draft.row)
+            begin = replace(kept, device_seconds=0.0)
+            self._redrawn[number] = draft.preview.own_seconds
+        return begin
+
+    async def _finish_one(self, number: int, images: Mapping[str, bytes]) -> Snapshot:
+        fields, on_stage = self._fields_of(number), partial(self._stage, number)
+        seed = fields["seed"]
+        with spans.saying({"atelier.image": number}):
+            begin = await self._begin(number, fields, images)
             picture = await self._engine.generate(
                 fields,
                 images,
-                on_step,
+                partial(self._on_step, number),
                 begin,
                 self._warn,
                 on_stage,
                 self.bill.compile,
                 self._job.tenant,
             )
-            self.bill.finish(number, picture.own_seconds)
+            redrawn_s = self._redrawn.get(number, 0.0)
+            self.bill.finish(number, picture.own_seconds + redrawn_s)
             on_stage("storing")
             await self._check(self._job, number, picture.pixels)
-            recipe = await asyncio.to_thread(self._recipe, seed, images)
-            outputs = await self._save(number, recipe, seed, picture)
+            outputs = await self._save(number, self._recipe(number, seed), seed, picture)
+        if not self._job.deaths:  # or it might be the next pool's, too
+            self._receipts.offer(Served(fields, images, self._job.tenant, picture.pixels))
         return Snapshot(
             index=number,
             step=picture.steps,
@@ -270,11 +398,13 @@ class JobRunner:
             self.may_compile = False
             self._queue.look_again(self._job.model)
 
-    def _recipe(self, seed: int, images: Mapping[str, bytes]) -> Recipe:
+    def _recipe(self, number: int, seed: int) -> Recipe:
         """Return what an image's files say of themselves."""
         job, spec = self._job, self._engine.pipeline.spec
-        digests = {name: hashlib.sha256(data).hexdigest() for name, data in images.items()}
-        return recipe_of(job.request, seed, spec, job.loras, digests)
+        recipe = recipe_of(job.request, seed, spec, job.loras, self._digests)
+        if job.drafted is None:
+            return recipe
+        return recipe.model_copy(update={"drafted": job.drafted.of(number, seed) or None})
 
     async def _save(
         self, number: int, recipe: Recipe, seed: int, made: EngineOutput
@@ -282,41 +412,41 @@ class JobRunner:
         """Encode and store, one file after the other: beside the steps, and in little memory."""
         rate_hz = self._engine.pipeline.spec.sound_hz
         sound = None if made.sound is None or not rate_hz else Sound(made.sound, rate_hz)
-        encoding = files(made.pixels, self._job.request, recipe, self._marking, sound)
+        request = self._job.request
+        if made.pixels.ndim == 4 and self._job.stop_at_step:
+            request = {**request, "fps": preview_fps(made.pixels, request)}
+        encoding = files(made.pixels, request, recipe, self._marking, sound)
         turns = Turns(self._job.model)
-        index = number * count(made.pixels, self._job.request)
+        each = count(made.pixels, self._job.request)
         outputs: list[Output] = []
         with turns:
-            while file := await self._next_file(encoding, turns):
+            for index in range(number * each, (number + 1) * each):
+                file = await self._next_file(encoding, turns)
                 with turns.of("store"):
-                    outputs.append(await self._store_file(index + len(outputs), seed, file))
+                    outputs.append(await self._store_file(index, seed, file))
         return outputs
 
-    async def _next_file(self, encoding: Iterator[File], turns: Turns) -> File | None:
+    async def _next_file(self, encoding: Iterator[File], turns: Turns) -> File:
         with turns.of("media"):
-            return await asyncio.to_thread(next, encoding, None)
+            return await asyncio.to_thread(next, encoding)
 
     async def _store_file(self, index: int, seed: int, file: File) -> Output:
-        key = output_key(self._job.id, self.claim.fence, index, file.content_type)
-        await self._patience.until_stored(self._put, key, file.data, file.content_type)
-        for name, data in file.beside.items():
-            small = beside_key(key, name)
-            await self._patience.until_stored(self._put, small, data, sheets.CONTENT_TYPE)
-        return Output(
-            index=index,
-            key=key,
-            content_type=file.content_type,
-            width=file.width,
-            height=file.height,
-            seed=seed,
-            sha256=hashlib.sha256(file.data).hexdigest(),
-            pixels_sha256=file.pixels_sha256,
-            bytes=len(file.data),
-            num_frames=file.num_frames,
-            fps=file.fps,
-            duration_s=file.duration_s,
-            sound_hz=file.sound_hz,
-        )
+        key = await self._put_file(index, file.content_type, file.data, file.beside)
+        return file.described(index, key, seed, self._made_by)
+
+    async def _put_file(
+        self, index: int, content_type: str, data: bytes, beside: Mapping[str, bytes]
+    ) -> str:
+        """Store a file with the small images of a video; return its key."""
+        key = output_key(self._job.id, self.claim.fence, index, content_type)
+        await self._patience.until_stored(self._put, key, data, content_type)
+        for name, small in beside.items():
+            where = beside_key(key, name)
+            await self._patience.until_stored(self._put, where, small, sheets.CONTENT_TYPE)
+        return key
+
+    async def _get(self, key: str) -> bytes:
+        return await self._patience.until_stored(self._store.get, key)
 
     async def _put(self, key: str, data: bytes, content_type: str) -> None:
         """Store to the end, even where the work is stopped: half a write can't be called back."""
@@ -348,7 +478,7 @@ class JobRunner:
         spent = self.bill.final
         waited_s = (self._job.started_at or self._job.created_at) - self._job.created_at
         return Usage(
-            steps=sum(one.step for one in made),
+            steps=max(0, sum(one.step for one in made) - (self._job.draft_steps or 0)),
             device_seconds=spent.device_s,
             compile_seconds=spent.compile_s,
             queue_seconds=waited_s,
@@ -360,7 +490,9 @@ class JobRunner:
             finished = await until_reached(self._queue.finish, self.claim, outputs, usage)
         if finished:
             metrics.finished(self._job, outputs, usage)
-            return JobState.SUCCEEDED
+            if self._saved_s is not None:
+                metrics.reuse.saved(self._job.model, self._saved_s)
+            return JobState.PAUSED if self._job.stop_at_step else JobState.SUCCEEDED
         log.info("job %s is no longer ours: its files are deleted", self._job.id)
         try:
             await self.clear_up()

@@ -32,10 +32,14 @@ class Leases:
         """Renew the lease of a claim from now on."""
         self._held[claim.job.id] = claim, bill
 
+    def holds(self, claim: Claim) -> bool:
+        """Return whether the claim is still ours, as far as is known."""
+        held = self._held.get(claim.job.id)
+        return held is not None and held[0] is claim
+
     def drop(self, claim: Claim) -> None:
         """Done with it, one way or the other."""
-        held = self._held.get(claim.job.id)
-        if held and held[0] is claim:
+        if self.holds(claim):
             del self._held[claim.job.id]
 
     async def run(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from models.spec.model_spec import ModelSpec, Size, Sizes
+from models.spec.passes import passes
 from service.settings.models import ModelSettings
 from service.settings.section import ConfigError
 from workers.programs import warmup
@@ -13,17 +14,19 @@ def of_settings(model: ModelSettings, spec: ModelSpec) -> Sizes:
 
     Raises: ConfigError: a listed size is none that the model could serve.
     """
+    shared = spec.sizes.token_buckets
     if model.sizes == "any":
-        return Sizes()
+        return Sizes(token_buckets=shared)
     if model.sizes == "listed":
         requests = warmup.requests(spec, model.warmup)
-        listed = [Size.model_validate(fields, from_attributes=False) for fields in requests]
+        drawn = [one for fields in requests for one in passes(fields, spec) if one is not None]
+        listed = [Size.model_validate(fields, from_attributes=False) for fields in drawn]
     else:
         tokens = {"max_sequence_length": spec.defaults.get("max_sequence_length")}
         listed = [Size(**tokens | size.model_dump(exclude_none=True)) for size in model.sizes]
     for size in listed:
         _check(size, spec)
-    return Sizes(mode="listed", listed=tuple(dict.fromkeys(listed)))
+    return Sizes(mode="listed", listed=tuple(dict.fromkeys(listed)), token_buckets=shared)
 
 
 def _check(size: Size, spec: ModelSpec) -> None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, Counter, Gauge
 
+from service.jobs.model.histogram import Histogram
 from service.jobs.model.job import Job, Output, Usage
 from service.jobs.model.metrics import JobMetrics
+from service.jobs.model.reuse_metrics import ReuseMetrics
 from service.jobs.model.safety_metrics import SafetyMetrics
 from workers import metrics
 
 RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4, 10)
-JOB_OUTCOMES = ("succeeded", "failed", "queued", "lost", "dropped")
+JOB_OUTCOMES = ("succeeded", "paused", "failed", "queued", "lost", "dropped")
+MEASURED, NOT_COMPILED, FAILED, DROPPED = "measured", "not_compiled", "failed", "dropped"
+RECEIPT_OUTCOMES = (MEASURED, NOT_COMPILED, FAILED, DROPPED)
+PSNR_BUCKETS_DB = (10, 15, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 45, 50, 60, 80)
+"""Finest where people aim."""
 CONTENT_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "video/mp4", "video/webm")
 
 tally = JobMetrics(REGISTRY)
@@ -47,22 +53,70 @@ cost_ratio = Histogram(
 ready = Gauge(
     "atelier_pool_ready", "1 once warm-up is done and while the pool takes jobs, else 0.", ["model"]
 )
+quality_psnr = Histogram(
+    "atelier_quality_psnr_db",
+    "PSNR that a preset kept: of a served image or video against the exact one, drawn again while"
+    " the devices were idle; 99 where they are equal.",
+    ["model", "preset"],
+    buckets=PSNR_BUCKETS_DB,
+)
+receipts = Counter(
+    "atelier_receipts_total",
+    "Served images and videos kept to be drawn again exactly, by outcome: measured; not_compiled"
+    " (the worker has no programs of the exact one); failed; dropped (for newer ones, or begun"
+    " thrice).",
+    ["model", "outcome"],
+)
+
+model_swaps = Counter(
+    "atelier_model_swaps_total",
+    "Models whose weights came to the devices, in place of another's or after a sleep.",
+    ["model"],
+)
+model_swap_seconds = Counter(
+    "atelier_model_swap_seconds_total",
+    "Seconds from the end of the last step to the arrival of a model's weights.",
+    ["model"],
+)
+on_devices = Gauge(
+    "atelier_model_on_devices",
+    "1 while a model's weights are on the devices, else 0: another one's are, or the pool sleeps.",
+    ["model"],
+)
+
+reuse = ReuseMetrics(REGISTRY)
+"""Counts of jobs that were given the files of one that they awaited."""
 
 OF_A_MODEL = (
     snapshots, snapshot_failures, snapshot_seconds, resumed, preemptions, claims, cost_ratio, ready,
+    model_swaps, model_swap_seconds,
 )  # fmt: skip
 
 
-def expect(model: str, tenant_classes: Iterable[str]) -> None:
-    """Report what is counted of this worker's model from now on, with 0."""
+def expect(model: str, tenant_classes: Iterable[str], objective_s: float) -> None:
+    """Report what is counted of this worker's model from now on, with 0.
+
+    Args:
+        objective_s: time that a job of it may wait.
+    """
     metrics.expect(model)
     tally.expect([model], tenant_classes)
+    tally.objectives[model] = objective_s
     for family in OF_A_MODEL:
         family.labels(model)
+    reuse.expect(model)
     for outcome in JOB_OUTCOMES:
         jobs.labels(model, outcome)
     for content_type in CONTENT_TYPES:
         output_bytes.labels(model, content_type)
+
+
+def expect_receipts(model: str, presets: Iterable[str]) -> None:
+    """Report what is counted of this worker's presets from now on, with 0."""
+    for preset in presets:
+        quality_psnr.labels(model, preset)
+    for outcome in RECEIPT_OUTCOMES:
+        receipts.labels(model, outcome)
 
 
 def finished(job: Job, outputs: Iterable[Output], usage: Usage) -> None:
@@ -75,12 +129,19 @@ def finished(job: Job, outputs: Iterable[Output], usage: Usage) -> None:
     for output in outputs:
         kind = output.content_type if output.content_type in CONTENT_TYPES else metrics.OTHER
         output_bytes.labels(job.model, kind).inc(output.bytes)
-    if job.run_s is not None:
+    if job.run_s is not None and usage.steps:  # not of a job with copies
         device_s = usage.device_seconds + job.usage.device_seconds
-        cost_ratio.labels(job.model).observe(device_s / job.cost)
+        cost_ratio.labels(job.model).observe(device_s / job.own_cost)
 
 
 def snapshot(model: str, seconds: float) -> None:
     """Count one attempt, beside the steps, and its time."""
     snapshots.labels(model).inc()
     snapshot_seconds.labels(model).inc(seconds)
+
+
+def swapped(model: str, seconds: float) -> None:
+    """Count one model that came to the devices, and its time."""
+    on_devices.labels(model).set(1)
+    model_swaps.labels(model).inc()
+    model_swap_seconds.labels(model).inc(seconds)

@@ -72,6 +72,5 @@ class Preemption:
             slowness_in=cost_reporter.slowness_in,
         )
         pair = await queue.preempt(full, self._ratio, PUT_ASIDE_S)
-        if pair and await self._running.put_aside(pair[0], PUT_ASIDE_S):
-            log.info("job %s was put aside for %s", *pair)
+        if pair and await self._running.put_aside(*pair, PUT_ASIDE_S):
             metrics.preemptions.labels(cost_reporter.model).inc()

@@ -84,12 +84,19 @@ class Progress:
             await self._news.wait()
             self._news.clear()
             is_last = self._closing.is_set()
-            has_news = self._done != self._reported or self._now_doing != self._reported_stage
-            if has_news and not await self._tell(self._latest):
+            if self._has_news(is_last) and not await self._tell(self._latest):
                 self._on_lost(self._claim)
                 return
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), self._pause_s)
+
+    def _has_news(self, is_last: bool) -> bool:
+        """Return whether there is something to tell; a stage is past when the job is about to end.
+
+        Its end would wait for that, and whoever waits for its end be woken once more.
+        """
+        is_in_another_stage = self._now_doing != self._reported_stage
+        return self._done != self._reported or (is_in_another_stage and not is_last)
 
     @property
     def _pause_s(self) -> float:

@@ -23,8 +23,10 @@ from workers.pool import metrics
 from workers.pool.capacity import Capacity
 from workers.pool.job_runner import JobRunner
 from workers.pool.leases import Leases
+from workers.pool.origin import made_by
 from workers.pool.output_checks import OutputCheck, no_check
 from workers.pool.progress import Progress
+from workers.pool.receipts import Receipts
 from workers.pool.snapshot_budget import Budget
 from workers.pool.snapshot_store import SnapshotStore
 from workers.pool.snapshots import Snapshots
@@ -49,6 +51,7 @@ class RunningJobs:
         lease_s: float,
         settings: PoolSettings,
         marking: Marking,
+        receipts: Receipts,
         check: OutputCheck | None = None,
     ) -> None:
         self._engine = engine
@@ -56,6 +59,8 @@ class RunningJobs:
         self._store = store
         self._capacity = capacity
         self._marking = marking
+        self._receipts = receipts
+        self._made_by = made_by(engine.pipeline.spec, engine.layout)
         self._check = check or no_check
         # A preview shows what has not been checked.
         self._preview_every_s = 0 if check else settings.preview_every_s
@@ -82,8 +87,15 @@ class RunningJobs:
         """
         return sum(work.may_compile for work in self._tasks) + len(self._owing)
 
+    def hold(self, claims: Iterable[Claim]) -> None:
+        """Keep claims that are soon to be taken, however long what goes before them takes."""
+        for claim in claims:
+            self.leases.hold(claim, Bill())
+
     def take(self, claim: Claim) -> None:
-        """Begin to work on a claim."""
+        """Begin to work on a claim that is held, unless it has been lost."""
+        if not self.leases.holds(claim):
+            return
         job, queue, engine = claim.job, self._queue, self._engine
         self.drop_job(job.id)  # an earlier claim of the same job: it has lapsed, or we had no other
         bill = Bill()
@@ -92,7 +104,7 @@ class RunningJobs:
         places = self._capacity.enter(job.images, is_suspect=bool(job.deaths))
         work = JobRunner(
             claim, engine, queue, self._store, self._patience, progress, snapshots, places, bill,
-            self._marking, self._check,
+            self._marking, self._check, self._receipts, self._made_by,
         )  # fmt: skip
         self.leases.hold(claim, bill)
         self._tasks[work] = asyncio.create_task(self._see_through(work), name=job.id)
@@ -115,6 +127,7 @@ class RunningJobs:
                 self._snapshot_store.spawn(self._clear_up(work, task))
 
     async def _clear_up(self, work: JobRunner, task: asyncio.Task[None]) -> None:
+        note(**work.claim.job.log_fields)
         try:
             await asyncio.wait([task])
             await work.clear_up()
@@ -138,19 +151,27 @@ class RunningJobs:
         ]
         return min(left.values(), default=0.0), held
 
-    async def put_aside(self, job_id: str, time_s: float) -> bool:
-        """Give a job back with all that is done of it, for others to have its places.
+    async def put_aside(self, job_id: str, for_id: str, time_s: float) -> bool:
+        """Give a job back with all that is done of it, for another one to have its places.
 
         Whether it was: a job that cannot be kept in that time goes on.
         """
-        works = [work for work in self._tasks if work.claim.job.id == job_id]
-        if not works or not await works[0].put_aside_whole(time_s):
+        for work in self._tasks:
+            if work.claim.job.id == job_id:
+                with about(**work.claim.job.log_fields):
+                    return await self._put_aside(work, for_id, time_s)
+        return False
+
+    async def _put_aside(self, work: JobRunner, for_id: str, time_s: float) -> bool:
+        if not await work.put_aside_whole(time_s):
             return False
         # Released first: whatever happens to this task, nobody waits for the lease to lapse.
-        claim, spent = works[0].claim, works[0].bill.spent
+        claim, spent = work.claim, work.bill.spent
         release = partial(self._queue.release, claim, preempted=True, spent=spent)
         is_ours = await until_reached(release)
-        self.drop_job(job_id)
+        self.drop_job(claim.job.id)
+        if is_ours:
+            log.info("job %s was put aside for %s", claim.job.id, for_id)
         return is_ours
 
     async def clear(self, time_s: float, aside_s: float) -> None:
@@ -173,6 +194,11 @@ class RunningJobs:
             await work.put_aside(aside_s)
             await self._give_back(work, task)
 
+    async def emptied(self) -> None:
+        """Wait until no job is left, those that are about to end too. None may come meanwhile."""
+        while self._tasks:
+            await asyncio.wait(self._tasks.values())
+
     async def give_back(self) -> None:
         """Stop all work and release the jobs, unharmed, for other pools."""
         held = list(self._tasks.items())
@@ -184,13 +210,13 @@ class RunningJobs:
         await self._release(work.claim, work.bill.spent)
 
     async def _release(self, claim: Claim, spent: Spent) -> None:
-        with about(job=claim.job.id, tenant=claim.job.tenant):
+        with about(**claim.job.log_fields):
             if await until_reached(partial(self._queue.release, claim, spent=spent)):
                 log.info("job %s was given back", claim.job.id)
 
     async def _see_through(self, work: JobRunner) -> None:
         job, outcome = work.claim.job, "dropped"
-        note(job=job.id, tenant=job.tenant)
+        note(**job.log_fields)
         hide_prompts(job.request)
         with job_spans.attempt(work.claim) as work.span:
             log.info("job %s is worked on", job.id)
@@ -205,7 +231,7 @@ class RunningJobs:
         self.leases.drop(work.claim)
         work.places.leave()
         del self._tasks[work]
-        if outcome != JobState.SUCCEEDED:
+        if outcome not in (JobState.SUCCEEDED, JobState.PAUSED):
             if not work.bill.is_settled:
                 self._owing.add(work)
             self._snapshot_store.spawn(self._settle(work))
@@ -215,6 +241,7 @@ class RunningJobs:
 
     async def _settle(self, work: JobRunner) -> None:
         """Tell what a job has taken that left; of its compiling, again when that is over."""
+        note(**work.claim.job.log_fields)
         await self._tell_spent(work)
         if work in self._owing:
             await work.bill.settled()

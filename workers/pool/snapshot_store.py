@@ -9,13 +9,15 @@ from typing import Any
 
 from service.jobs.queue import Queue
 from service.jobs.redis.tasks import cancel
-from service.jobs.storage.object_store import Store
+from service.jobs.storage.object_store import STATE_TYPE, Store
+from service.recipes.recipe import PRIVATE
 from workers.engine.engine import Engine
 from workers.engine.snapshot import Origin, RowSnapshot, from_bytes, to_bytes, with_levers
 from workers.pool.snapshot_budget import Budget
 from workers.retry import Patience
 
-CONTENT_TYPE = "application/octet-stream"
+NOT_OF_THE_IMAGE = PRIVATE | {"output", "model"}
+"""Fields of a request that change no step of an image: the model is told by its fingerprint."""
 REST_S = 1.0
 """Pause after a snapshot that failed: a store that is away costs little, and would be asked at each
 step."""
@@ -61,15 +63,17 @@ class SnapshotStore:
             fields: one image's resolved request.
         """
         spec = self.engine.pipeline.spec
-        return Origin.of(spec.fingerprint, with_levers(spec, fields), self.engine.batching)
+        own = {name: value for name, value in fields.items() if name not in NOT_OF_THE_IMAGE}
+        return Origin.of(spec.fingerprint, with_levers(spec, own), self.engine.batching)
 
-    async def put(self, key: str, snapshot: RowSnapshot, origin: Origin) -> None:
-        """Store a snapshot.
+    async def put(self, key: str, snapshot: RowSnapshot, origin: Origin) -> int:
+        """Store a snapshot, and return its size in bytes.
 
         Raises: StoreError.
         """
         data = await asyncio.to_thread(to_bytes, snapshot, origin)
-        await self.store.put(key, data, CONTENT_TYPE)
+        await self.store.put(key, data, STATE_TYPE)
+        return len(data)
 
     async def get(self, key: str, origin: Origin) -> RowSnapshot:
         """Return a stored snapshot.

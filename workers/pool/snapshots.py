@@ -11,12 +11,14 @@ import logging
 import time
 from collections import defaultdict
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-from service.jobs.model.job import Snapshot
+from service.jobs.model.job import NO_CLAIM, Output, Snapshot
 from service.jobs.queue import Claim
 from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import snapshot_key
+from service.tracing.log_context import note
 from workers.engine.errors import EngineDied
 from workers.engine.row import Row
 from workers.engine.snapshot import Origin, RowSnapshot, UnfitSnapshot
@@ -64,14 +66,17 @@ class Snapshots:
         found = await asyncio.gather(*(until_stored(exists, key) for key in keys))
         return snapshot if all(found) else None
 
-    async def begin(self, number: int, fields: dict[str, Any]) -> RowSnapshot | None:
+    async def begin(
+        self, number: int, fields: dict[str, Any], drafted: dict[str, Any] | None = None
+    ) -> RowSnapshot | None:
         """Return an earlier claim's snapshot of this image; None: nothing that could be used.
 
         Args:
-            fields: the image's resolved request.
+            fields: the image's resolved request, with the digests of its images.
+            drafted: the request that its draft was drawn with, where that is another one.
         """
         self._origins[number] = self._snapshot_store.origin(fields)
-        kept = await self._find(number)
+        kept = await self._find(number, drafted)
         if kept is None:
             self._kept.pop(number, None)
         self._accounts[number] = self._snapshot_store.budget.account(
@@ -79,12 +84,17 @@ class Snapshots:
         )
         return kept
 
-    async def _find(self, number: int) -> RowSnapshot | None:
+    async def _find(self, number: int, drafted: dict[str, Any] | None) -> RowSnapshot | None:
         snapshot = self._kept.get(number)
         if snapshot is None or snapshot.key is None:
             return None
+        origin, is_draft = self._origins[number], snapshot.fence == NO_CLAIM
+        if is_draft and drafted is not None:
+            origin = self._snapshot_store.origin(drafted)
         try:
-            kept = await self._snapshot_store.get(snapshot.key, self._origins[number])
+            kept = await self._snapshot_store.get(snapshot.key, origin)
+            if is_draft:
+                kept = replace(kept, device_seconds=0.0)  # its audition has paid for that
         except (StoreError, UnfitSnapshot) as error:
             log.warning("image %d of %s begins anew: %s", number, self._claim.job.id, error)
             return None
@@ -111,6 +121,29 @@ class Snapshots:
         self._sizes[number] = self._snapshot_store.engine.snapshot_bytes(row)
         if number in self._kept and row.image_done <= self._kept[number].step:
             del self._kept[number]  # it did not fit, and the engine began anew
+
+    async def draft(self, number: int, row: Row, outputs: list[Output]) -> Snapshot:
+        """Keep an audition's image as it is now, with its preview; without a state it begins anew.
+
+        Raises: StoreError: it cannot be stored, which another pool may try.
+        """
+        async with self._keeping[number]:
+            found = Snapshot(
+                index=number,
+                step=row.image_done,
+                fence=self._claim.fence,
+                device_seconds=row.checked.device_seconds,
+                outputs=tuple(outputs),
+            )
+            if self._snapshot_store.engine.snapshot_bytes(row) is not None:
+                kept = await self._snapshot_store.engine.take_snapshot(row)
+                key = snapshot_key(self._claim.job.id, self._claim.fence, number, kept.done)
+                store, origin = self._snapshot_store, self._origins[number]
+                size = await store.patience.until_stored(store.put, key, kept, origin)
+                found = found.model_copy(update={"key": key, "bytes": size})
+            await self._tell(found)
+        self._rows.pop(number, None)
+        return found
 
     async def finish(self, snapshot: Snapshot) -> None:
         """An image is finished, and others of the job are not: it need not be made again."""
@@ -147,15 +180,16 @@ class Snapshots:
 
     async def _put_aside(self, number: int, boundary_s: float) -> None:
         row = self._rows[number]
-        if row.done < len(row.steps):
+        if not row.is_done:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._snapshot_store.engine.hold(row), boundary_s)
         await self._keep(number, row)
 
     def _is_finished(self, number: int) -> bool:
-        return number in self._kept and self._kept[number].key is None
+        return number in self._kept and bool(self._kept[number].outputs)
 
     async def _keep_beside(self, number: int, row: Row) -> None:
+        note(**self._claim.job.log_fields)
         try:
             await self._keep(number, row)
         finally:

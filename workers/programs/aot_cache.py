@@ -67,6 +67,14 @@ class Executables(Protocol):
         ...
 
 
+class ModelExecutables(Protocol):
+    """Executables of each model that a process serves."""
+
+    def of_model(self, model: Key) -> Executables:
+        """Return the executables of a model, whose key is `aot_key.of_model`'s."""
+        ...
+
+
 class NoExecutables:
     """Source that compiles each program when it is asked for."""
 
@@ -95,10 +103,19 @@ class ExecutableFiles:
         folder: made where it is not there.
         common: of all keys: what this process and its model are.
         most_bytes: of all files in the folder.
+        awaited: called with a file's name before the file is read; returns when it has arrived from
+            elsewhere, or will not.
     """
 
-    def __init__(self, folder: Path, common: Key, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        common: Key,
+        most_bytes: int = MOST_BYTES,
+        awaited: Callable[[str], None] = lambda name: None,
+    ) -> None:
         self._folder = folder
+        self._awaited = awaited
         self._common = common
         self._most_bytes = most_bytes
         self._logged: set[tuple[str, int | None]] = set()
@@ -148,6 +165,7 @@ class ExecutableFiles:
     def _read(self, key: Key) -> Any:
         """Read an entry; None: there is none that can be used."""
         path = self._path(key)
+        self._awaited(path.name)
         try:
             text = read_own(path)
         except FileNotFoundError:
@@ -190,7 +208,12 @@ class ExecutableFiles:
         metrics.executables.labels("refused").inc()
 
     def _path(self, key: Key) -> Path:
-        return self._folder / digest(json.dumps(key, sort_keys=True).encode())[:32]
+        return self._folder / file_name(key)
+
+
+def file_name(key: Key) -> str:
+    """Return the name of an entry's file, in folders and stores."""
+    return digest(json.dumps(key, sort_keys=True).encode())[:32]
 
 
 def is_copied(devices: Sequence[jax.Device], heard: Sequence[str]) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from models.interface.pipeline import PyTree
 from models.parallel.axis_rules import Layout
@@ -29,23 +30,33 @@ DEMO = "models/demo"
 SUFFIXES = (".py", ".json", ".toml")
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
 """Variables that XLA and the libraries below it read."""
-NO_MATTER = ("cache", "dump", "log", "traceback", "coordinat", "distributed", "transfer", "profil")
-"""Parts of the names of JAX's options that change no program: where it caches, what it logs."""
+NO_MATTER = (
+    *("cache", "dump", "log", "traceback", "coordinat", "distributed", "transfer", "profil"),
+    *("platforms", "num_cpu_devices"),
+)
+"""Parts of the names of JAX's options that change no program: where it caches, what it logs; which
+devices it looks for, since those that it uses stand in the key."""
 CPU_LINES = ("model name", "flags", "Features", "CPU part")
 """Lines of /proc/cpuinfo: XLA compiles for the very processor that it runs on."""
 
 
-def of_process() -> dict[str, Any]:
-    """Software, flags, options, machine. JAX starts, if it has not."""
-    device = jax.devices()[0]
+def of_process(device: jax.Device) -> dict[str, Any]:
+    """Software, flags, options, machine.
+
+    Args:
+        device: one of those that programs run on, which may be described and not there.
+    """
+    client = device.client
     return {
         "python": platform.python_version(),
         "packages": packages(),
         "code": code(Path(__file__).parents[2]),
         "flags": {name: os.environ.get(name, "") for name in FLAGS},
         "options": options(),
-        "platform": [device.platform, device.client.platform_version],
-        "machine": machine() if device.platform == "cpu" else platform.machine(),
+        "platform": [device.platform, client.platform_version],
+        "machine": (
+            [machine(), client.device_count()] if device.platform == "cpu" else platform.machine()
+        ),
         "process": [jax.process_index(), jax.process_count()],
     }
 
@@ -95,15 +106,19 @@ def machine() -> str:
     return sha256("\n".join(sorted(found)).encode()).hexdigest()
 
 
+def of_devices(devices: Iterable[jax.Device]) -> list[list[Any]]:
+    """Return number, kind and place of each."""
+    return [[one.id, one.device_kind, str(getattr(one, "coords", ""))] for one in devices]
+
+
 def of_layout(layout: Layout) -> dict[str, Any]:
     """Return the devices in their order, what splits what, and the attention kernel by its name.
 
     Which kernel it is follows from the device, the model's dtype and the code.
     """
-    devices = layout.mesh.devices.flat
     return {
         "mesh": [[name, size] for name, size in layout.mesh.shape.items()],
-        "devices": [[d.id, d.device_kind, str(getattr(d, "coords", ""))] for d in devices],
+        "devices": of_devices(layout.mesh.devices.flat),
         "table": {axis: list(names) for axis, names in layout.table.items()},
         "kernel": getattr(layout.kernel, "__qualname__", type(layout.kernel).__qualname__),
     }
@@ -113,18 +128,30 @@ def of_arguments(tree: PyTree) -> str:
     """Names, shapes, dtypes and places of arrays, which may be abstract: a digest."""
     found = sha256()
     for path, leaf in jax.tree.leaves_with_path(tree):
-        place = getattr(leaf, "sharding", None)
+        place = plain(getattr(leaf, "sharding", None))
         described = (jax.tree_util.keystr(path), np.shape(leaf), str(leaf.dtype), str(place))
         found.update(repr(described).encode())
     found.update(str(jax.tree.structure(tree)).encode())
     return found.hexdigest()
 
 
-def of_model(fingerprint: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the key of a model: its checkpoint, and what the settings make of that.
+def plain(place: Sharding | None) -> Sharding | None:
+    """Return a sharding in one form: without dimensions at the end that nothing splits."""
+    if not isinstance(place, NamedSharding):
+        return place
+    axes = list(place.spec)
+    while axes and axes[-1] is None:
+        axes.pop()
+    return NamedSharding(place.mesh, PartitionSpec(*axes), memory_kind=place.memory_kind)
+
+
+def of_model(config_digest: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the key of a model: its configs, and what the settings make of them.
+
+    What weights hold is an argument of programs: of facts about it the key has the fingerprint.
 
     Args:
-        fingerprint: `ModelSpec.fingerprint`.
+        config_digest: `ModelSpec.config_digest`.
         settings: of the model, as it was loaded.
     """
-    return {"checkpoint": fingerprint, "settings": dict(settings)}
+    return {"configs": config_digest, "settings": dict(settings)}

@@ -24,7 +24,10 @@ Values = Mapping[str, np.ndarray | np.float32]
 
 @dataclass(eq=False)
 class Phase:
-    """Kind of step of one bucket. Rows of equal phase may share a batch."""
+    """Kind of step of one bucket, or of several sizes of one bucket of tokens.
+
+    Rows of one phase may share a batch.
+    """
 
     program: StepProgram
     expert: str | None = None
@@ -45,6 +48,10 @@ class Phase:
     times: StepTimes = field(default_factory=StepTimes)
     limits: dict[int, int] = field(default_factory=dict)
     """Largest batch by parts: larger ones ran out of memory and are not tried again."""
+    made_by: Compilation | None = None
+    """Compilation that its necessary programs belong to."""
+    bucket: str = ""
+    """Step bucket of images of several sizes; empty: those of one bucket have it alone."""
 
     @property
     def batch_layouts(self) -> list[BatchLayout]:
@@ -60,6 +67,13 @@ class Phase:
     def smallest(self) -> BatchLayout:
         """The fewest rows that it is compiled for."""
         return min(self.programs)
+
+    @property
+    def is_broken(self) -> bool:
+        """Return whether what its rows need did not compile, or was dropped."""
+        return not self.programs or any(
+            program.cancelled() or failed(program) for program in self.necessary
+        )
 
     @property
     def necessary(self) -> list[Future[Any]]:

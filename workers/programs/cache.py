@@ -6,11 +6,12 @@ Compiling goes on in threads of its own, so images that have their programs are 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
+from weakref import WeakSet, WeakValueDictionary
 
 from models.interface.pipeline import Prepared, PyTree
 from models.interface.step_program import StepProgram
@@ -24,6 +25,7 @@ from workers.programs.bucket_programs import (
     is_ready,
 )
 from workers.programs.compilation import COMPILERS, Compilation
+from workers.programs.compile_threads import CompileThreads
 from workers.programs.compiler import Compiler, signature
 from workers.programs.launcher import Launcher
 from workers.programs.step_latency import BatchLayout
@@ -50,42 +52,76 @@ class ProgramCache:
         self._batch_layouts = batch_layouts
         self._buckets: dict[str, BucketPrograms] = {}
         """The one used last is the last."""
-        self._threads = ThreadPoolExecutor(COMPILERS, "compile")
+        self._alive: WeakSet[BucketPrograms] = WeakSet()
+        """All that images or this cache refer to."""
+        self._shared: WeakValueDictionary[tuple[str, StepProgram], Phase] = WeakValueDictionary()
+        """Phases that sizes share, by their step bucket."""
+        self._threads = CompileThreads(COMPILERS)
 
-    def of(self, prepared: Prepared) -> BucketPrograms:
-        """Return this image's programs; missing ones begin to compile, the first it needs first."""
+    def of(self, prepared: Prepared, larger: bool = True) -> BucketPrograms:
+        """Return this image's programs; missing ones begin to compile, the first it needs first.
+
+        Args:
+            larger: those of larger batches, too.
+        """
         programs = self._find(prepared.bucket)
-        self.grow(programs, prepared)
+        self.grow(programs, prepared, larger)
         return programs
 
-    def grow(self, programs: BucketPrograms, prepared: Prepared) -> None:
+    def has(self, prepared: Prepared) -> bool:
+        """Return whether all of this image's programs are compiled; begin to compile none."""
+        programs = self._buckets.get(prepared.bucket)
+        if programs is None or signature(prepared.inputs) not in programs.encoders:
+            return False
+        phases = {step.phase for step in prepared.steps}
+        return phases <= programs.phases.keys() and all(map(is_ready, programs.necessary()))
+
+    def grow(self, programs: BucketPrograms, prepared: Prepared, larger: bool = True) -> None:
         """Begin to compile what the bucket lacks for this image.
 
-        The threads take programs in order: one may wait for another that was asked for before it.
+        Programs that it cannot do without go before larger batches, of whichever bucket. Of each
+        kind the threads take the oldest first: one may wait for another that was asked for before.
         """
         values = {step.phase: step.values for step in prepared.steps}
-        phases = [programs.phases.get(name) or self._phase(name) for name in values]
+        self._alive.add(programs)
+        self._adopt(programs, prepared.step_bucket, values)
+        phases = [
+            programs.phases.get(name) or self._phase(name, prepared.step_bucket) for name in values
+        ]
         added = [phase for phase in phases if not phase.programs]
-        larger = {
-            phase: [w for w in self._batch_layouts[1:] if w not in phase.programs]
-            for phase in phases
-        }
+        wanted = self._batch_layouts[1:] if larger else []
+        lacking = {phase: [w for w in wanted if w not in phase.programs] for phase in phases}
         is_new, key = not programs.encoders, signature(prepared.inputs)
-        if key in programs.encoders and not (added or any(larger.values())):
+        if key in programs.encoders and not (added or any(lacking.values())):
             return
-        programs.compilation = Compilation(sum(map(len, larger.values())))
-        self._launcher.growing(programs, prepared)
+        programs.compilation = Compilation(sum(map(len, lacking.values())))
+        self._launcher.growing(programs, prepared, larger)
         if key not in programs.encoders:
             self._add_encoder(programs, prepared)
         for phase in added:
             programs.phases[phase.program] = phase
+            phase.made_by = programs.compilation
             self._add_conditions(programs, phase, values[phase.program])
             self._add_batch_layouts(programs, phase, values[phase.program], self._batch_layouts[:1])
+            if phase.bucket:
+                self._shared[phase.bucket, phase.program] = phase
         if is_new:
             programs.decode = self._show(programs, "decode", self._compiler.decode)
             programs.preview = self._show(programs, "preview", self._compiler.preview)
-        for phase, batch_layouts in larger.items():
+        for phase, batch_layouts in lacking.items():
             self._add_batch_layouts(programs, phase, values[phase.program], batch_layouts)
+
+    def _adopt(
+        self, programs: BucketPrograms, step_bucket: str, names: Iterable[StepProgram]
+    ) -> None:
+        """Give a bucket the phases that images of other sizes have made."""
+        for name in names:
+            phase = self._shared.get((step_bucket, name)) if step_bucket else None
+            if phase is None or phase.is_broken or name in programs.phases:
+                continue
+            programs.phases[name] = phase
+            assert phase.made_by is not None
+            programs.made_by |= dict.fromkeys(phase.necessary, phase.made_by)
 
     @contextmanager
     def awaited(self, programs: BucketPrograms, prepared: Prepared) -> Iterator[None]:
@@ -107,16 +143,22 @@ class ProgramCache:
 
     def _drop(self, programs: BucketPrograms, asked: Asked) -> None:
         """Drop what nobody else waits for; the rest stays, or it would be compiled twice."""
-        wanted = {name for other in programs.awaited for name in other.phases}
+        wanted = {
+            other.phases.get(name)
+            for other in self._alive
+            for image in other.awaited
+            for name in image.phases
+        }
         is_encoder_wanted = any(other.encoder == asked.encoder for other in programs.awaited)
         if not is_encoder_wanted and programs.encoders[asked.encoder].cancel():
             del programs.encoders[asked.encoder]
-        for name in asked.phases - wanted:
-            self._drop_phase(programs, programs.phases[name])
+        for name in asked.phases:
+            if (phase := programs.phases[name]) not in wanted:
+                self._drop_phase(phase)
         if not (programs.encoders and programs.phases):
             self._forget(programs)
 
-    def _drop_phase(self, programs: BucketPrograms, phase: Phase) -> None:
+    def _drop_phase(self, phase: Phase) -> None:
         if all(map(is_ready, phase.necessary)):
             return  # larger batches are still to come, for whoever has it
         if phase.flops is not None and phase.flops.cancel():
@@ -125,8 +167,11 @@ class ProgramCache:
         phase.programs = {
             batch_layout: one for batch_layout, one in phase.programs.items() if not one.cancel()
         }
-        if self._batch_layouts[0] not in phase.programs:
-            del programs.phases[phase.program]
+        if self._batch_layouts[0] in phase.programs:
+            return
+        for programs in self._alive:
+            if programs.phases.get(phase.program) is phase:
+                del programs.phases[phase.program]
 
     def _forget(self, programs: BucketPrograms) -> None:
         for program in (programs.row, programs.decode, programs.preview):
@@ -143,7 +188,8 @@ class ProgramCache:
         for name, some in values.items():
             phase = programs.phases[name]
             if phase.flops is None and name.cache is None:
-                phase.flops = self._threads.submit(self._flops, programs, phase, some)
+                count = partial(self._flops, programs, phase, some)
+                phase.flops = self._threads.submit(count, can_wait=True)
 
     def _flops(self, programs: BucketPrograms, phase: Phase, values: Values) -> float:
         phase.programs[phase.smallest].result()  # else nothing is to be counted
@@ -155,7 +201,7 @@ class ProgramCache:
 
     def close(self) -> None:
         """Drop what is queued for compiling; what is being compiled goes on to its end."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     def _find(self, bucket: str) -> BucketPrograms:
         programs = self._buckets.pop(bucket, None)
@@ -177,9 +223,9 @@ class ProgramCache:
 
         programs.encoders[signature(prepared.inputs)] = self._of_row(programs, compile_for)
 
-    def _phase(self, name: StepProgram) -> Phase:
+    def _phase(self, name: StepProgram, step_bucket: str) -> Phase:
         is_swapped = self._compiler.weights.is_swapped(name.network)
-        return Phase(name, name.network if is_swapped else None)
+        return Phase(name, name.network if is_swapped else None, bucket=step_bucket)
 
     def _add_conditions(self, programs: BucketPrograms, phase: Phase, values: Values) -> None:
         def compile_for(row: PyTree) -> Program | None:
@@ -226,7 +272,7 @@ class ProgramCache:
             with compilation.making(is_optional):
                 return compile_for(programs.row.result())
 
-        future = self._threads.submit(make)
+        future = self._threads.submit(make, can_wait=is_optional)
         compilation.programs.append(future)
         programs.made_by[future] = compilation
         return future

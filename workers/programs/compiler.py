@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache, cached_property
+from threading import Lock
+from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
 
 import jax
 import numpy as np
@@ -14,8 +17,14 @@ from jax.stages import Traced
 
 from models.interface.pipeline import Pipeline, PyTree
 from models.interface.step_program import StepProgram
+from models.interface.token_buckets import shared_inputs, shared_row, size_leaves
 from models.parallel.axis_rules import Layout
 from workers import metrics
+from workers.programs.any_size import (
+    conditioning_any_size,
+    encoding_any_size,
+    stepping_any_size,
+)
 from workers.programs.aot_cache import Executables, NoExecutables
 from workers.programs.batch_layouts import layouts_by_batch
 from workers.programs.bucket_programs import Program, Values
@@ -24,6 +33,8 @@ from workers.programs.program_store import ProgramStore
 from workers.programs.row_tree import as_plain_values, check_row, from_plain_values, leaves_by_name
 from workers.programs.step_latency import BatchLayout
 from workers.programs.tracer import Tracer
+
+T = TypeVar("T")
 
 
 class Compiler:
@@ -46,6 +57,9 @@ class Compiler:
             pipeline.spec.name, self.arguments, executables or NoExecutables()
         )
         self._layouts: Mapping[BatchLayout, Layout] = {}
+        self._encodings: WeakValueDictionary[Hashable, SharedEncoding] = WeakValueDictionary()
+        self._lock = Lock()
+        """Held while an encoding is looked for."""
 
     def batch_layouts(self, sizes: Sequence[int], elastic: bool) -> list[BatchLayout]:
         """Return how so many rows can be stepped: ascending.
@@ -64,11 +78,20 @@ class Compiler:
         return self._layouts.get(batch_layout, self.layout)
 
     def encoding(self, inputs: Mapping[str, np.ndarray]) -> Encoding:
-        """Return the encoding of inputs of this kind."""
-        return Encoding(self.tracer, self.store, inputs)
+        """Return the encoding of inputs of this kind, which sizes that share theirs have as one."""
+        return Encoding(self._shared_encoding(shared_inputs(inputs)), size_leaves(inputs))
+
+    def _shared_encoding(self, inputs: Mapping[str, np.ndarray]) -> SharedEncoding:
+        with self._lock:
+            key = signature(inputs)
+            found = self._encodings.get(key)
+            if found is None:
+                self._encodings[key] = found = SharedEncoding(self.tracer, self.store, inputs)
+            return found
 
     def conditions(self, phase: StepProgram, values: Values, row: PyTree) -> Program | None:
         """Compile `Tracer.conditions`; None: the family has none."""
+        own, row = row, shared_row(row)
         name, arguments = str(phase), (dict(values), row)
         traced = cache(lambda: self.tracer.conditions(phase, values, row))
         if not self.store.fact(
@@ -76,7 +99,8 @@ class Compiler:
         ):
             return None
         with metrics.compiling("conditions"):
-            return self.store.program(("conditions", name), arguments, traced)
+            program = self.store.program(("conditions", name), arguments, traced)
+        return program if own is row else conditioning_any_size(program)
 
     def step(
         self, phase: StepProgram, values: Values, batch_layout: BatchLayout, row: PyTree
@@ -88,6 +112,7 @@ class Compiler:
         Args:
             values: one step's, for their names and shapes.
         """
+        own, row = row, shared_row(row)
         name, arguments, layout = str(phase), (dict(values), row), self.layout_of(batch_layout)
         traced = cache(lambda: self.tracer.step(phase, values, row, batch_layout.size, layout))
         with metrics.compiling("step"):
@@ -97,7 +122,7 @@ class Compiler:
             changes = self.store.fact(
                 ("changes", name), arguments, lambda: self.changes(traced(), row)
             )
-            return program, changes
+        return program if own is row else stepping_any_size(program), changes
 
     def decode(self, row: PyTree) -> Program:
         """Compile `Tracer.decode`."""
@@ -111,6 +136,7 @@ class Compiler:
 
     def flops(self, phase: StepProgram, values: Values, row: PyTree) -> float:
         """Return the operations of one row's step, as `step` has its arguments. May trace."""
+        row = shared_row(row)
         return self.store.fact(
             ("flops", str(phase)),
             (dict(values), row),
@@ -145,24 +171,55 @@ class Compiler:
         )
 
 
-class Encoding:
+class Once(Generic[T]):
+    """Value that the first caller makes, while others wait for it; an error is made anew."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._lock = Lock()
+        self._made: list[T] = []
+
+    def __call__(self) -> T:
+        """Return the value."""
+        with self._lock:
+            if not self._made:
+                self._made.append(self._make())
+            return self._made[0]
+
+
+class SharedEncoding:
     """Encoding of one kind of inputs: the row it makes, and its program."""
 
     def __init__(
         self, tracer: Tracer, store: ProgramStore, inputs: Mapping[str, np.ndarray]
     ) -> None:
-        self._store = store
-        self._inputs = dict(inputs)
-        self._traced = cache(lambda: tracer.encode(inputs))
+        traced = Once(lambda: tracer.encode(inputs))
+        values = Once(
+            lambda: store.fact(("row",), inputs, lambda: as_plain_values(traced().out_info))
+        )
+        self.row = Once(lambda: from_plain_values(values()))
+        """Abstract row, long before the program is compiled."""
+        self.program = Once(lambda: store.program(("encode",), inputs, traced))
+        """Compiled (weights, inputs) → row."""
+
+
+class Encoding:
+    """Encoding of one kind of inputs, and of one size.
+
+    Args:
+        shared: with other sizes.
+        own: leaves of its rows that are of its size.
+    """
+
+    def __init__(self, shared: SharedEncoding, own: Mapping[str, PyTree]) -> None:
+        self._shared = shared
+        self._own = own
 
     @cached_property
     def row(self) -> PyTree:
         """Abstract row, long before the program is compiled."""
-        return from_plain_values(
-            self._store.fact(
-                ("row",), self._inputs, lambda: as_plain_values(self._traced().out_info)
-            )
-        )
+        row = self._shared.row()
+        return {**row, **jax.eval_shape(lambda: self._own)} if self._own else row
 
     def program(self, row: PyTree) -> Program:
         """Compile (weights, inputs) → row.
@@ -171,7 +228,8 @@ class Encoding:
         """
         check_row("encode", self.row, row)
         with metrics.compiling("encode"):
-            return self._store.program(("encode",), self._inputs, self._traced)
+            program = self._shared.program()
+        return encoding_any_size(program, self) if self._own else program
 
 
 def signature(inputs: Mapping[str, np.ndarray]) -> Hashable:

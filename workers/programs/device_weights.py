@@ -3,6 +3,8 @@
 Leaves that are NumPy arrays lie on the host, because the device has no room for all of them: they
 are brought for the steps that need them, one network in place of the other. A program does not
 look at arguments that it does not use, so a network on the host costs it nothing.
+
+All of them may leave the devices, for another model, and come back.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from jax.sharding import Sharding
 from models.interface.pipeline import PyTree
 from models.weights.loader import put
 from workers import metrics
+from workers.programs.host_copies import HostCopies, is_on_device
 from workers.programs.unstack import unstack
 
 
@@ -50,6 +53,9 @@ class Weights:
         self._present = self.common
         self._lock = threading.Lock()
         """Held while leaves of banks change, and while an expert comes to the others."""
+        self._copies = HostCopies()
+        self.is_away = False
+        """Return whether the weights have left the devices: nothing may be launched then."""
         self._places: dict[str, list[int]] = defaultdict(list)
         for place, (path, leaf) in enumerate(leaves):
             if isinstance(leaf, np.ndarray):
@@ -78,7 +84,46 @@ class Weights:
         """
         with self._lock:
             new = change(self.common[place])
+            self._copies.forget([place])
             self.common[place] = self._present[place] = new
+
+    def leave(self) -> None:
+        """Free the devices: weights go to host memory. No program may be running, or be launched.
+
+        A second time nothing is copied but what has changed since.
+        """
+        if self.is_away:
+            return
+        self._free()
+        with self._lock:
+            self._copies.take(self._on_devices())
+            self.is_away = True
+
+    def come_back(self, keep_copies: bool = True) -> float:
+        """Bring the weights to their devices again; return the seconds that it took.
+
+        Args:
+            keep_copies: in host memory, so that leaving is quick the next time.
+        """
+        started = time.perf_counter()
+        if not self.is_away:
+            return 0.0
+        with self._lock:
+            for place, leaf in self._copies.bring(self._on_devices()).items():
+                self.common[place] = leaf
+            self.is_away = False
+            if not keep_copies:
+                self._copies.forget(range(len(self.common)))
+        return time.perf_counter() - started
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes on the devices, over all of them together, when the weights are there."""
+        arrays = jax.tree.leaves(list(self._on_devices().values()))
+        return sum({id(array): array.nbytes for array in arrays}.values())
+
+    def _on_devices(self) -> dict[int, Any]:
+        return {place: leaf for place, leaf in enumerate(self.common) if is_on_device(leaf)}
 
     def unflatten(self, leaves: list[Any]) -> PyTree:
         """The pipeline's own tree of these leaves."""

@@ -22,13 +22,19 @@ from workers.programs.device_weights import Weights
 
 
 def step_flops(
-    pipeline: Pipeline, weights: Weights, phase: StepProgram, values: Values, row: PyTree
+    pipeline: Pipeline,
+    weights: Weights,
+    phase: StepProgram,
+    values: Values,
+    row: PyTree,
+    least: bool = False,
 ) -> float:
     """Count the FLOPs of one row. Traces, and compiles nothing.
 
     Args:
         values: one step's, for their names and shapes.
         row: abstract arrays.
+        least: whether a step cache has the blocks left out.
     """
 
     def step(leaves: list[Any], rows: PyTree, values: Any) -> PyTree:
@@ -39,7 +45,7 @@ def step_flops(
         name: jax.ShapeDtypeStruct((1, *value.shape), np.float32) for name, value in values.items()
     }
     traced = jax.jit(step).trace(jax.tree.map(_bare, weights.common), rows, columns)
-    work, _ = work_of(traced.jaxpr, [Tag()] * len(traced.jaxpr.jaxpr.invars))
+    work, _ = work_of(traced.jaxpr, [Tag()] * len(traced.jaxpr.jaxpr.invars), least)
     return work.flops
 
 

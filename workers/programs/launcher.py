@@ -31,8 +31,12 @@ class Launcher(Protocol):
         """Call these, from any thread, when another process of the slice is asked to end."""
         ...
 
-    def growing(self, programs: BucketPrograms, prepared: Prepared) -> None:
-        """The programs of this image that the programs does not have are about to be compiled."""
+    def growing(self, programs: BucketPrograms, prepared: Prepared, larger: bool) -> None:
+        """Tell that what the programs lack for this image is about to be compiled.
+
+        Args:
+            larger: its larger batches, too.
+        """
         ...
 
     def encode(self, programs: BucketPrograms, program: Program) -> Program:
@@ -94,7 +98,7 @@ class OneHost:
     def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
         """Do nothing: nobody else is told to stop."""
 
-    def growing(self, programs: BucketPrograms, prepared: Prepared) -> None:
+    def growing(self, programs: BucketPrograms, prepared: Prepared, larger: bool) -> None:
         """Do nothing: nobody else compiles."""
 
     def encode(self, programs: BucketPrograms, program: Program) -> Program:

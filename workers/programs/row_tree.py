@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from models.interface.pipeline import PyTree
-from models.nn.layers.step_cache import KEPT, RESIDUAL
+from models.nn.layers.step_cache import KEPT, RESIDUAL, RESIDUALS
 from models.parallel.axis_rules import Axes, Layout
 
-SPLIT: Mapping[str, Axes] = {f"['{KEPT}']['residual']": RESIDUAL}
+SPLIT: Mapping[str, Axes] = {f"['{KEPT}']['{name}']": RESIDUAL for name in RESIDUALS}
 """Leaves that a layout may split between steps; all others lie whole on each device."""
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Shaped
 
 from models.interface.pipeline import Pipeline, PyTree, stack_rows
 from models.interface.step_program import StepProgram
+from models.interface.token_buckets import shared_row
 from models.parallel.axis_rules import Layout, Split
 from models.parallel.trace_options import TraceOptions
 from workers.programs.abstract_arguments import AbstractArguments
@@ -69,7 +70,7 @@ class Tracer:
 
         jitted = self._jit(conditions, self.arguments.replicated)
         columns = self.arguments.columns(values, STEPS)
-        return jitted.trace(self._abstract_weights, self.arguments.row(row), columns)
+        return jitted.trace(self._abstract_weights, self.arguments.row(shared_row(row)), columns)
 
     def step(
         self,
@@ -80,6 +81,8 @@ class Tracer:
         layout: Layout | None = None,
     ) -> Traced:
         """Trace (weights, rows, values [rows, …]) → (rows, finite [rows]).
+
+        Rows as steps of a bucket of tokens have them, where they are of one.
 
         In a family with conditions it takes two arguments more: those of each row, and the places
         [rows] among them.
@@ -102,7 +105,7 @@ class Tracer:
             after = self.pipeline.step(phase, tree, batch, values, conditions)
             return unstack_rows(after, rows, batch), finite_rows(after["latents"])
 
-        row = self.arguments.row(row)
+        row = self.arguments.row(shared_row(row))
         columns = self.arguments.columns(values, size)
         to = (self.arguments.row_shardings(row),) * size, self.arguments.replicated
         conditioning = self._conditioning(phase, values, row, size)

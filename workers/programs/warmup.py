@@ -16,10 +16,15 @@ from PIL import Image
 
 from models.interface.pipeline import Fields, Pipeline, Prepared, RequestError, Step
 from models.interface.step_program import StepProgram
+from models.spec.asked_hires import mistyped
+from models.spec.hires import FIELD as HIRES
+from models.spec.hires import with_defaults
 from models.spec.lora import Lora, RequestedLora, always
 from models.spec.model_spec import ModelSpec
+from models.spec.passes import passes
 from models.spec.request_images import IMAGE_FIELDS, field_of
 from service.settings.section import ConfigError
+from workers.programs import second_pass
 
 SIDE_PX = 64
 """Side of a stand-in image; it is resized like any other."""
@@ -29,7 +34,24 @@ def requests(spec: ModelSpec, settings: Sequence[Mapping[str, Any]]) -> list[Fie
     """The settings' warm-up requests, with the model's defaults for what they leave open."""
     defaults = spec.defaults_for(spec.tasks[0])
     base = {**defaults, "prompt": "", "seed": 0, "num_images": 1}
-    return [_with_loras(spec, {**base, **entry}) for entry in settings]
+    return [_with_hires(spec, _with_loras(spec, {**base, **entry}), entry) for entry in settings]
+
+
+def _with_hires(spec: ModelSpec, fields: Fields, entry: Mapping[str, Any]) -> Fields:
+    """Return a request whose hires fix has its target's size, and all that is left open.
+
+    Args:
+        entry: the settings' part of it.
+
+    Raises: ConfigError: it is no hires fix.
+    """
+    if fields.get(HIRES) is None or HIRES not in spec.fields:
+        return fields
+    place = "warmup" if HIRES in entry else "defaults"
+    for key, message in mistyped(fields[HIRES]):
+        raise ConfigError(f"models.{spec.name}.{place}.{key}: {message}")
+    multiple = spec.limits.size_multiple_px
+    return {**fields, HIRES: with_defaults(fields[HIRES], fields, multiple, spec.enlargers)}
 
 
 def _with_loras(spec: ModelSpec, fields: Fields) -> Fields:
@@ -78,19 +100,31 @@ def _usable(spec: ModelSpec, name: str) -> Lora:
 def prepare(pipeline: Pipeline, fields: Fields) -> Prepared:
     """The request with a grey image in each field that this model's first task has.
 
+    Of several passes, the first.
+
     Raises: RequestError: something else is wrong with it.
     """
     prepared, _ = stood_in(pipeline, fields)
     return prepared
 
 
+def prepared_passes(pipeline: Pipeline, fields: Fields) -> list[Prepared]:
+    """The same, and its second pass if it has one. Raises: as `prepare`."""
+    prepared, images = stood_in(pipeline, fields)
+    _, second = passes(fields, pipeline.spec)
+    if second is None:
+        return [prepared]
+    images = second_pass.stood_in(fields, pipeline.spec, images)
+    return [prepared, pipeline.prepare(second, images)]
+
+
 def stood_in(pipeline: Pipeline, fields: Fields) -> tuple[Prepared, dict[str, bytes]]:
     """The same, and those images by path. Raises: as `prepare`."""
-    first = pipeline.spec.tasks[0]
-    images = {"image": _grey()} if first == "image-to-image" else {}
+    first, _ = passes(fields, pipeline.spec)
+    images = {"image": _grey()} if pipeline.spec.tasks[0] == "image-to-image" else {}
     while True:
         try:
-            return pipeline.prepare(fields, images), images
+            return pipeline.prepare(first, images), images
         except RequestError as error:
             if field_of(error.field) not in IMAGE_FIELDS or error.field in images:
                 raise

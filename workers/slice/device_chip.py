@@ -39,8 +39,15 @@ def chip_of(devices: Sequence[jax.Device]) -> Chip:
     """
     device = next(one for one in devices if one.process_index == jax.process_index())
     chip = _by_kind(device)
+    if is_described(device):
+        return chip
     limit = (device.memory_stats() or {}).get("bytes_limit") or _share_of_host(device)
     return chip if limit is None else replace(chip, memory_bytes=int(limit))
+
+
+def is_described(device: jax.Device) -> bool:
+    """Return whether a device is not there: a compiler describes it."""
+    return device.client.runtime_type == "compile_only_runtime"
 
 
 def known_chip(device: jax.Device) -> Chip | None:

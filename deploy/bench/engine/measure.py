@@ -22,7 +22,7 @@ from deploy.bench.engine.timed import STAGES, Span, TimedEngine
 from models.interface.pipeline import Fields, Prepared
 from models.interface.step_program import StepProgram
 from workers.engine.step_metrics import layout_name
-from workers.pool.cost_reporting import measure as try_ways
+from workers.pool.measuring import Trials
 from workers.programs import warmup
 from workers.programs.batch_sizes import exact
 from workers.programs.bucket_programs import BucketPrograms
@@ -71,8 +71,12 @@ async def _by_engine(
     kinds = [model.fields, *([adapters.asked(model.fields, 0)] if adapters else [])]
     try:
         await engine.warm_up(kinds)
+        await engine.larger_ready(kinds)
         compile_s = time.perf_counter() - started
-        await try_ways(engine, kinds)  # every way of stepping has its trials
+        trials = Trials(engine, kinds, [0.0] * len(kinds))
+        trials.held_s = None
+        await trials.alone()
+        await trials.batches()  # every way of stepping has been tried
         engine.taken()
         dtype = ask.activation_dtype or ask.dtype
         before = matrix_rate(devices, dtype, MATRIX_REPEATS)

@@ -44,24 +44,36 @@ class StreamShape:
     use_bias: bool = True
     epsilon: float = 1e-6
     """Epsilon of the norms."""
+    normed_heads: bool = True
+    """True if queries and keys are normed by head."""
 
 
 class JointHeads(nnx.Module):
-    """Queries, keys and values of one stream, normed by head."""
+    """Queries, keys and values of one stream, of which the first two may be normed by head."""
 
     def __init__(self, shape: StreamShape, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         width, axes = shape.width, ("embed", "heads")
         project = partial(linear, width, width, axes, use_bias=shape.use_bias)
         norm = partial(RMSNorm, width // shape.heads, shape.epsilon)
         self.q, self.k, self.v = (project(rngs=rngs, param_dtype=param_dtype) for _ in "qkv")
-        self.q_norm, self.k_norm = (norm(rngs=rngs, param_dtype=param_dtype) for _ in "qk")
+        self.q_norm, self.k_norm = (
+            norm(rngs=rngs, param_dtype=param_dtype) if shape.normed_heads else None for _ in "qk"
+        )
         self.heads = shape.heads
 
     def __call__(self, x: Tokens) -> tuple[Array, Array, Array]:
         """Project tokens to queries, keys and values."""
         q, k = (to_heads(project, x, self.heads) for project in (self.q, self.k))
         v = to_heads(self.v, x, self.heads, upright=True)
-        return self.q_norm(q), self.k_norm(k), v
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return q, k, v
+
+    def attended(self, x: Tokens, attention: TokenAttention, positions: Positions) -> ByHead:
+        """Attend within this stream alone."""
+        q, k, v = self(x)
+        q, k = (apply_rope(part, positions.rope) for part in (q, k))
+        return attention(q, k, v, keys=positions.keys)
 
 
 class Stream(nnx.Module):
@@ -150,6 +162,11 @@ def of_tokens(
 def fit_float16(x: Tokens) -> Tokens:
     """Float16 activations of the residual stream, kept from overflowing to infinity."""
     return jnp.clip(x, -65504, 65504) if x.dtype == jnp.float16 else x
+
+
+def padded(x: Tokens, dtype: DTypeLike) -> Float[Array, "batch _padded width"]:
+    """Return tokens in that dtype, padded to equal shares and split."""
+    return split(padded_tokens.pad(x.astype(dtype)), *AXES)
 
 
 def joined_positions(

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.nn.layers.conv_strips import by_image, repeat_by_strip
-from models.nn.layers.parameterised import linear
+from models.nn.layers.parameterised import Linear, linear
 from models.parallel.trace_options import trace_options
 
 
@@ -177,11 +177,17 @@ class Modulation(nnx.Module):
 
     def __call__(self, condition: Float[Array, "batch width"]) -> Float[Array, "batch count width"]:
         """Return the vectors that shift, scale and gate; in full precision."""
-        options = trace_options()
-        # It waits for its weights alone.
-        with replace(options, quant=options.quant and "w8a16").active():
-            vectors = self.linear(jax.nn.silu(condition))
+        vectors = of_condition(self.linear, jax.nn.silu(condition))
         return vectors.reshape(len(vectors), self.count, -1)
+
+
+def of_condition(
+    layer: Linear, condition: Float[Array, "batch _in"]
+) -> Float[Array, "batch _features"]:
+    """Apply a layer that few vectors go through, in full precision: it waits for its weights."""
+    options = trace_options()
+    with replace(options, quant=options.quant and "w8a16").active():
+        return layer(condition)
 
 
 def modulate(

@@ -66,6 +66,21 @@ def join_host(parts: Sequence[np.ndarray]) -> np.ndarray:
     return joined
 
 
+def join_positions(parts: Sequence[Positions]) -> Positions:
+    """Return the positions of joined sequences, of at least one of which rows differ."""
+    keys = [
+        np.ones(part.rope.cos.shape[-2], bool) if part.keys is None else part.keys for part in parts
+    ]
+    (rows,) = {len(own) for own in keys if own.ndim == 2}
+
+    cos, sin = (
+        join([jnp.broadcast_to(one, (rows, *one.shape[-2:])) for one in of_parts])
+        for of_parts in zip(*(part.rope for part in parts), strict=True)
+    )
+    of_rows = [jnp.broadcast_to(own, (rows, own.shape[-1])) for own in keys]
+    return Positions(RopeTable(cos, sin), join(of_rows))
+
+
 def cut(
     x: Shaped[Array, "batch all *rest"], *tokens: int
 ) -> list[Shaped[Array, "batch _tokens *rest"]]:

@@ -90,6 +90,24 @@ def scan(
     return jax.lax.scan(numbered, carry, numbers, unroll=trace_options().unroll)
 
 
+def run(
+    layers: nnx.Module | None,
+    carry: Carry,
+    apply: Callable[..., Carry],
+    *of_layers: Any,
+    first: int = 0,
+    stop: int | None = None,
+) -> Carry:
+    """Run stacked layers from one on, up to another; arguments as of `scan`.
+
+    Without any layer the carry stays as it is.
+    """
+    if layers is None:
+        return carry
+    between = (first, stop or layers_of(layers)) if first or stop else None
+    return scan(layers, carry, apply, *of_layers, between=between)[0]
+
+
 def _stays_whole(path: tuple[Any, ...], leaf: Any) -> bool:
     """Return whether a layer reads its part of a leaf in the whole stack."""
     return stays_stacked(path, leaf) or is_of_bank(path, leaf)

@@ -67,6 +67,10 @@ class Batch(BaseModel):
     tenant: str
     state: BatchState = BatchState.VALIDATING
     endpoint: str
+    key_id: str | None = None
+    """Id of the API key that it was sent with; None: no keys are required."""
+    request_id: str | None = None
+    """Id of the request that it came with, for the log."""
     input_file_id: str
     completion_window: str
     metadata: dict[str, str] = Field(default_factory=dict)
@@ -92,6 +96,8 @@ class Batch(BaseModel):
     error_file_id: str | None = None
 
 
+SENT_WITH = {"key_id", "request_id"}
+"""Fields that another request for the same batch may have otherwise."""
 STRUCTURED = frozenset({"metadata", "errors"})
 """Fields of a batch that are stored as JSON."""
 

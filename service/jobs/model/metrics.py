@@ -11,10 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, disable_created_metrics
 
+from service.jobs.model import gen_ai
+from service.jobs.model.gen_ai import Durations
+from service.jobs.model.histogram import Histogram
 from service.jobs.model.job import DEFAULT_CLASS, ErrorCode, Job
 from service.jobs.model.state_machine import ENDED, JobState
+from service.tracing import spans
 
 disable_created_metrics()  # they would double the series, and Prometheus has no use for them
 
@@ -46,6 +50,10 @@ class End:
     deadline_at: float | None = None
     failure: ErrorCode | None = None
     """Reason, where it failed."""
+    traceparent: str | None = None
+    """The span of the request that it came with."""
+    request_model: str | None = None
+    """The model that the request names; None: the same."""
 
     @classmethod
     def of(
@@ -60,14 +68,21 @@ class End:
             job.tenant_class,
             job.deadline_at,
             failure if outcome is JobState.FAILED else None,
+            job.traceparent,
+            gen_ai.request_model(job),
         )
+
+    @property
+    def error_type(self) -> str:
+        """Return why it did not succeed; empty: it did."""
+        return "" if self.outcome.is_done else self.failure or self.outcome
 
     @property
     def deadline(self) -> str | None:
         """Met or missed; None: there was none, or the client did not want the answer any more."""
         if self.deadline_at is None or self.outcome is JobState.CANCELED:
             return None
-        is_met = self.outcome is JobState.SUCCEEDED and self.finished_at <= self.deadline_at
+        is_met = self.outcome.is_done and self.finished_at <= self.deadline_at
         return MET if is_met else MISSED
 
 
@@ -79,6 +94,8 @@ class JobMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.objectives: dict[str, float] = {}
+        """Time in seconds that a job may wait, by model: of those that this process claims for."""
         self.wait = Histogram(
             "atelier_job_wait_seconds",
             "Seconds from a job's acceptance to its first claim.",
@@ -93,6 +110,7 @@ class JobMetrics:
             buckets=DURATION_BUCKETS_S,
             registry=registry,
         )
+        self.gen_ai = Durations(registry)
         self.ends = Counter(
             "atelier_jobs_ended_total",
             "Jobs ended, reported by the process whose call ended them.",
@@ -109,6 +127,13 @@ class JobMetrics:
             "atelier_job_deadlines_total",
             "Ended jobs that had a deadline, canceled ones excepted.",
             ("model", "tenant_class", "outcome"),
+            registry=registry,
+        )
+        self.in_time = Counter(
+            "atelier_jobs_in_time_total",
+            "Jobs by whether they were in time: ended by their deadline, or without one claimed"
+            " within the model's objective.",
+            ("model", "outcome"),
             registry=registry,
         )
         self.reclaimed = Counter(
@@ -129,12 +154,15 @@ class JobMetrics:
         classes = tuple(classes)
         for model in models:
             self.reclaimed.labels(model)
+            for attained in (MET, MISSED):
+                self.in_time.labels(model, attained)
             for reason in RETRY_REASONS:
                 self.retries.labels(model, reason)
             for code in get_args(ErrorCode):
                 self.failures.labels(model, code)
             for outcome in OUTCOMES:
                 self.duration.labels(model, outcome)
+            self.gen_ai.expect(model)
             for name in classes:
                 self._expect(model, name)
 
@@ -147,18 +175,26 @@ class JobMetrics:
 
     def claimed(self, job: Job) -> None:
         """Count a job's first claim."""
-        waited_s = (job.started_at or job.created_at) - job.created_at
-        self.wait.labels(job.model, job.tenant_class).observe(max(0.0, waited_s))
+        waited_s = max(0.0, (job.started_at or job.created_at) - job.created_at)
+        exemplar = spans.exemplar_of(job.traceparent)
+        self.wait.labels(job.model, job.tenant_class).observe(waited_s, exemplar)
+        objective_s = self.objectives.get(job.model)
+        if objective_s is not None and job.deadline_at is None:
+            self.in_time.labels(job.model, MET if waited_s <= objective_s else MISSED).inc()
 
     def ended(self, end: End) -> None:
         """Count a job's end, with how long it took."""
         self.ends.labels(end.model, end.tenant_class, end.outcome).inc()
         took_s = max(0.0, end.finished_at - end.created_at)
-        self.duration.labels(end.model, end.outcome).observe(took_s)
+        exemplar = spans.exemplar_of(end.traceparent)
+        self.duration.labels(end.model, end.outcome).observe(took_s, exemplar)
+        asked = end.request_model or end.model
+        self.gen_ai.observe(asked, end.model, end.error_type, took_s, exemplar)
         if end.failure:
             self.failures.labels(end.model, end.failure).inc()
         if end.deadline:
             self.deadlines.labels(end.model, end.tenant_class, end.deadline).inc()
+            self.in_time.labels(end.model, end.deadline).inc()
 
     def retried(self, model: str, reason: str) -> None:
         """Count a try that was not the last one."""
@@ -182,5 +218,7 @@ class JobMetrics:
                 said.get("tenant_class", DEFAULT_CLASS),
                 None if deadline is None else float(deadline),
                 SET_ASIDE if event == JobState.FAILED else None,
+                (said.get("trace") or {}).get("parent"),
+                said.get("served_as"),
             )
         )

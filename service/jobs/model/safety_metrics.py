@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter
+
+from service.jobs.model.histogram import Histogram
+from service.tracing import spans
 
 CHECK_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 VERDICTS = ("allowed", "refused", "absent")
@@ -37,4 +40,5 @@ class SafetyMetrics:
     def record(self, when: str, verdict: str, seconds: float) -> None:
         """Count one check."""
         self.checks.labels(when, verdict).inc()
-        self.seconds.labels(when).observe(seconds)
+        exemplar = spans.exemplar_of(spans.here().traceparent)
+        self.seconds.labels(when).observe(seconds, exemplar)

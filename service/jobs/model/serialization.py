@@ -28,6 +28,8 @@ STRUCTURES = frozenset(
         "deaths",
         "detail",
         "second_pass",
+        "seeds",
+        "drafted",
     )
 )
 """Fields of a job that are stored as JSON."""

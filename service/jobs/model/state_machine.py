@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """`queued → running → one of the four end states`; a lost lease leads back to `queued`."""
+    """`queued → running → one of the five end states`; a lost lease leads back to `queued`."""
 
     QUEUED = "queued"
     """Accepted and waiting for a pool."""
@@ -19,6 +19,9 @@ class JobState(StrEnum):
     """Claimed: one pool holds the lease."""
     SUCCEEDED = "succeeded"
     """State in which all outputs are in the store."""
+    PAUSED = "paused"
+    """State of an audition whose images have all reached `stop_at_step`: their drafts are kept, and
+    further jobs continue them."""
     FAILED = "failed"
     """State of a job that cannot be served; `error` says why."""
     CANCELED = "canceled"
@@ -31,6 +34,11 @@ class JobState(StrEnum):
         """True for an end state."""
         return self in ENDED
 
+    @property
+    def is_done(self) -> bool:
+        """True for an end state with all that was asked for."""
+        return self in (SUCCEEDED, PAUSED)
+
 
 class By(StrEnum):
     """Actor that moves a job."""
@@ -40,6 +48,9 @@ class By(StrEnum):
     """Pool that serves the model."""
     HOLDER = "holder"
     """The pool that claimed it last, while it is running: by its fence."""
+    OPERATOR = "operator"
+    """Whoever runs the service."""
+    FRONT_END = "front end"
     CLOCK = "clock"
     """Redis's: whichever call meets the job after that time."""
 
@@ -69,17 +80,41 @@ class Transition:
     @property
     def is_back(self) -> bool:
         """True if the job is queued again, with the steps of its snapshots done."""
-        return self.after is QUEUED and None not in self.before
+        return self.after is QUEUED and self.before == (RUNNING,)
 
 
-QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELED, EXPIRED = JobState
+QUEUED, RUNNING, SUCCEEDED, PAUSED, FAILED, CANCELED, EXPIRED = JobState
 
 TRANSITIONS = (
     Transition("accept", (None,), QUEUED, By.CLIENT, "queue and quotas have room", ("put",)),
     Transition(
         "claim", (QUEUED,), RUNNING, By.POOL, "it is its turn", ("claim_jobs",), attempts=1, fence=1
     ),
+    Transition(
+        "switch",
+        (QUEUED,),
+        QUEUED,
+        By.FRONT_END,
+        "the version that its alias has drawn has no pools left, or stepped back",
+        ("switch_model",),
+    ),
+    Transition(
+        "reuse",
+        (QUEUED,),
+        SUCCEEDED,
+        By.FRONT_END,
+        "the same was drawn before, and its files are copied, as it is accepted",
+        ("put",),
+    ),
     Transition("finish", (RUNNING,), SUCCEEDED, By.HOLDER, "all outputs are stored", ("finish",)),
+    Transition(
+        "pause",
+        (RUNNING,),
+        PAUSED,
+        By.HOLDER,
+        "all images have reached `stop_at_step`, and their drafts are stored",
+        ("finish",),
+    ),
     Transition("fail", (RUNNING,), FAILED, By.HOLDER, "another try is of no use", ("fail",)),
     Transition("retry", (RUNNING,), QUEUED, By.HOLDER, "`max_attempts` are not used up", ("fail",)),
     Transition(
@@ -92,6 +127,15 @@ TRANSITIONS = (
         By.HOLDER,
         "a job that should go before it takes its slot",
         ("release",),
+        attempts=-1,
+    ),
+    Transition(
+        "take back",
+        (RUNNING,),
+        QUEUED,
+        By.OPERATOR,
+        "it shall run elsewhere",
+        ("take_back",),
         attempts=-1,
     ),
     Transition("lose", (RUNNING,), QUEUED, By.CLOCK, "the lease lapsed", ("reap",), deaths=1),
@@ -131,7 +175,7 @@ TRANSITIONS = (
     ),
     Transition(
         "forget",
-        (SUCCEEDED, FAILED, CANCELED, EXPIRED),
+        (SUCCEEDED, PAUSED, FAILED, CANCELED, EXPIRED),
         None,
         By.CLOCK,
         "the retention is over, or the client deletes it",

@@ -8,14 +8,14 @@ import math
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
-from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
+from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection, Connection, parse_url
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import MasterNotFoundError
 from redis.backoff import ExponentialBackoff, NoBackoff
-from redis.credentials import CredentialProvider
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -25,8 +25,10 @@ from redis.exceptions import (
     TimeoutError,
 )
 
+from service.jobs.redis.connections import KINDS, CommandPool, Passwords
+from service.jobs.redis.sentinels import primary_pool
 from service.settings.loopback import is_local
-from service.settings.redis import RedisSettings
+from service.settings.redis import RedisSettings, sentinel_address
 from service.settings.section import ConfigError
 
 MIN_REDIS = (7, 0)
@@ -36,9 +38,12 @@ MAX_CONNECTIONS = 64
 COMMAND_TIMEOUT_S = 5.0
 POOL_TIMEOUT_S = 30.0
 RETRIES = 5
+FAILOVER_RETRIES = 12
+"""Number of retries where Sentinels are asked: as many as fit into `COMMAND_TIMEOUT_S`, in which
+they often have promoted a replica."""
 WANTED = (
-    "take redis://, rediss:// or unix://, a port that is a number, and in a password %2F for /,"
-    " %3F for ?, %23 for #, %40 for @"
+    "take redis://, rediss://, unix:// or redis+sentinel://, a port that is a number, and in a"
+    " password %2F for /, %3F for ?, %23 for #, %40 for @"
 )
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
@@ -73,7 +78,7 @@ async def check(redis: Redis, settings: RedisSettings) -> None:
     """Ask the server what it is.
 
     Raises:
-        Unreachable: it does not answer, and may do so later.
+        RedisUnreachable: it does not answer or is a replica, and may be fit later.
         ConfigError: it does not let us in, is too old, or may evict keys.
     """
     where = shown(str(settings.url))
@@ -81,6 +86,11 @@ async def check(redis: Redis, settings: RedisSettings) -> None:
         info = await redis.info()
         if info.get("loading"):
             raise BusyLoadingError(f"{where} is loading")
+        if info.get("role") == "slave":
+            raise RedisUnreachable(
+                f"redis.url: the Redis at {where} is a replica, which takes no writes; it is to be"
+                " promoted, or give the address of its primary"
+            )
         check_server(info, where)
     except (RedisError, OSError) as error:
         raise refused(settings, error) from error
@@ -127,7 +137,7 @@ def lacks(settings: RedisSettings) -> str:
         return ""
     knows_us = settings.password or settings.password_file or settings.cert_file or parts.password
     guards = {
-        "TLS (rediss://)": parts.scheme == "rediss",
+        "TLS (rediss://)": parts.scheme.startswith("rediss"),
         "a password (redis.password)": knows_us or "password=" in parts.query.lower(),
     }
     return " and ".join(name for name, is_there in guards.items() if not is_there)
@@ -148,6 +158,11 @@ def refused(settings: RedisSettings, error: Exception) -> ConfigError:
         return ConfigError(
             f"redis.url: TLS with {where} fails ({error}); correct redis.ca_file, redis.cert_file,"
             " redis.key_file or redis.check_name, or take redis:// where it speaks no TLS"
+        )
+    if any(isinstance(one, MasterNotFoundError) for one in causes):
+        return RedisUnreachable(
+            f"redis.url: no Sentinel at {where} knows a primary ({error}); start them, or correct"
+            " the addresses, the name at the end, or redis.sentinel_password"
         )
     if any(isinstance(one, ConnectionError | TimeoutError | OSError) for one in causes):
         other = "redis:// if it speaks no TLS" if _wants_tls(where) else "rediss:// if it wants TLS"
@@ -181,18 +196,7 @@ def client(settings: RedisSettings) -> Redis:
         raise ConfigError("redis.url: name the server (ATELIER_REDIS__URL=redis://…)")
     url = settings.url
     try:
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=MAX_CONNECTIONS,
-            timeout=POOL_TIMEOUT_S,
-            decode_responses=True,
-            protocol=2,
-            socket_timeout=COMMAND_TIMEOUT_S,
-            socket_connect_timeout=COMMAND_TIMEOUT_S,
-            retry=BriefRetry(ExponentialBackoff(cap=1.0, base=0.02), RETRIES),
-            **_credentials(settings),
-            **(_tls(settings) if url.startswith("rediss:") else {}),
-        )
+        pool = _pool(settings, url)
     except ValueError:  # which may quote a part of the password
         raise ConfigError(f"redis.url: {shown(url)} is no address of a Redis: {WANTED}") from None
     return Redis.from_pool(pool)
@@ -219,36 +223,40 @@ class BriefRetry(Retry):
         return await super().call_with_retry(do, fail_in_time, *args, **rest)
 
 
-class PasswordFile(CredentialProvider):
-    """Provider that reads the password for each connection, so that it may change while we run."""
+def _pool(settings: RedisSettings, url: str) -> ConnectionPool:
+    """Return a pool of connections. Raises: ValueError: that is no address."""
+    primary = sentinel_address(url)
+    tls = _tls(settings) if url.startswith("rediss") else {}
+    retries = FAILOVER_RETRIES if primary else RETRIES
+    options: dict[str, Any] = {
+        "max_connections": MAX_CONNECTIONS,
+        "timeout": POOL_TIMEOUT_S,
+        "decode_responses": True,
+        "protocol": 2,
+        "socket_timeout": COMMAND_TIMEOUT_S,
+        "socket_connect_timeout": COMMAND_TIMEOUT_S,
+        "retry": BriefRetry(ExponentialBackoff(cap=1.0, base=0.02), retries),
+    }
+    if primary:
+        given = {"username": primary.username, "password": primary.password}
+        options |= _credentials(settings, given)
+        file, secret = settings.sentinel_password_file, settings.sentinel_password
+        of_sentinels = Passwords.of(settings.sentinel_username, file, secret)
+        return primary_pool(primary, tls, of_sentinels, **options)
+    parts = dict(parse_url(url))
+    kind = KINDS[cast(type[AbstractConnection], parts.pop("connection_class", Connection))]
+    options |= tls | _credentials(settings, parts) | parts
+    return CommandPool(connection_class=kind, **options)
 
-    def __init__(self, username: str | None, file: Path) -> None:
-        self._username = username
-        self._file = file
 
-    def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """Return user and password, read again.
-
-        Raises: AuthenticationError: nothing can be read there, for the moment or for good.
-        """
-        try:
-            password = self._file.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
-            raise AuthenticationError(f"cannot read {self._file}: {reason}") from None
-        return (self._username, password) if self._username else (password,)
-
-    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
-        """redis-py's own does the same, with a warning each time."""
-        return self.get_credentials()
-
-
-def _credentials(settings: RedisSettings) -> dict[str, Any]:
-    if settings.password_file:
-        return {"credential_provider": PasswordFile(settings.username, settings.password_file)}
-    password = settings.password.get_secret_value() if settings.password else None
-    given = {"username": settings.username, "password": password}
-    return {name: value for name, value in given.items() if value is not None}
+def _credentials(settings: RedisSettings, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what a connection logs in with; takes it out of what the address has `given`."""
+    username = settings.username or given.pop("username", None)
+    secrets = (settings.password, settings.next_password)
+    if passwords := Passwords.of(username, settings.password_file, *secrets):
+        return {"credential_provider": passwords}
+    found = {"username": username, "password": given.pop("password", None)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _tls(settings: RedisSettings) -> dict[str, Any]:

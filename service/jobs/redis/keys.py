@@ -34,8 +34,14 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `idempotency:TENANT:DIGEST`  | string | digest of the body, id of the job    | `idempotency_s`   |
 | `call:CALL`                  | string | a claim's or deletion's answer       | a minute          |
 | `deposits`                   | zset   | jobs whose files are stored, not put | when put          |
+| `ledger`                     | stream | records that are in no file yet      | with their file   |
+| `ledgerfile`                 | string | ids of those that go into the next   | when it is stored |
+| `ledgerlease`                | string | front end that writes it             | with its lease    |
+| `totals`                     | hash   | sums of the ledger, by name (JSON)   | never             |
 | `reaped`                     | string | when it was last, heard since when   | never             |
 | `notes`                      | list   | ends and lapses that nobody counted  | the next reap     |
+| `confirmed`                  | string | nothing: written for WAIT to wait for | never            |
+| `history`                    | string | the server's replication id; fences' base | never        |
 | `trash`                      | set    | store keys to delete                 | the reap after    |
 | `models`                     | hash   | model: its spec                      | model_retention_s |
 | `seen`                       | zset   | models, by a pool's last heartbeat   | with the model    |
@@ -43,6 +49,8 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `webhooks`                   | zset   | tenants with messages, by last turn  | with their last   |
 | `webhooks:TENANT`            | zset   | its ended jobs to tell of, by when   | when told         |
 | `apikeys`                    | hash   | id: an API key and its digest (JSON) | when revoked      |
+| `tenantrecords`              | hash   | tenant: its settings (JSON)          | when removed      |
+| `tenantchanges`              | string | how often those were changed         | never             |
 | `loras:TENANT`               | hash   | name: an uploaded adapter (JSON)     | when deleted      |
 | `loralock:TENANT:DIGEST`     | string | call that stores or deletes its file | with the call     |
 | `file:ID`                    | hash   | an uploaded file or results (JSON)   | its time, delete  |
@@ -57,13 +65,26 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `layouts:MODEL`              | hash   | pool: its layout and slots           | with the pool     |
 | `costs:MODEL`                | hash   | bucket, layout, batch: what it costs | with the model    |
 | `tried:N:MODEL:BUCKET`       | string | a doubtful cost is being tried       | in a while        |
+| `pauses`                     | hash   | model or pool: who holds it back     | when resumed      |
+| `sleeps`                     | hash   | pool: who has put it to sleep        | when woken so     |
 | `profile:POOL`               | string | a profile that is wanted of it       | when answered     |
 | `profiled:ID`                | string | what became of that profile          | ten minutes       |
 
 Beside them lie keys of the front ends alone, which no script touches:
-`{atelier-front}:webhooksecrets`, and of AUTOMATIC1111's door `{atelier-front}:door:model:SENDER`
-(the model that a sender chose, for 90 days) and `{atelier-front}:door:jobs:SENDER` (the jobs that
-it waits for; leaves with the last, or a day later).
+`{atelier-front}:webhooksecrets`, `{atelier-front}:audit` (hash, what commands and front ends by
+themselves have done and no front end has stored yet; leaves when one has), and of AUTOMATIC1111's
+door `{atelier-front}:door:model:SENDER` (the model that a sender chose, for 90 days) and
+`{atelier-front}:door:jobs:SENDER` (the jobs that it waits for; leaves with the last, or a day
+later).
+
+Of requests that may be answered again: `{atelier-front}:drawn:TENANT:DIGEST` (string, the job that
+drew it last; leaves with that job's retention).
+
+Of aliases: `{atelier-front}:aliases` (hash, name: its versions, JSON), how often these were changed
+(`…:aliaschanges`), `…:aliasjobs:ALIAS` (sorted set, the newest jobs of an alias that is watched, by
+acceptance; leaves after its window), `…:aliaswatch:ALIAS` (a front end has just judged its
+versions) and `…:shadows` (sorted set, `JOB SHADOW` by when both were queued; leaves when they are
+compared).
 
 Of `costs:MODEL` the oldest rows leave, too, beyond 4,096.
 
@@ -73,7 +94,9 @@ has expired), `queued` (name of a model with a new job).
 Fields of a job that only the scripts use lie beside those of `wire.py`. Of them, `room` names a
 pool that makes room for it, by putting another aside or by taking no others beside it, and until
 when other pools do not; `yields` says until when a running one may be put aside, and for a job of
-how many seconds; `served_as` is the model's name in the request, where workers of another serve it.
+how many seconds; `served_as` is the model's name in the request, where workers of another serve it;
+`draft_bytes` is what its drafts take of the store until it ends;
+what `origin`, `resumes` and `billed` are, `scripts/ledger.lua` says.
 
 What is *promised* and *used* counts against a quota, and is kept for tenants that have one alone.
 
@@ -91,12 +114,33 @@ STOPPED = PREFIX + "stopped"
 QUEUED = PREFIX + "queued"
 
 API_KEYS = PREFIX + "apikeys"
+TENANTS = PREFIX + "tenantrecords"
+TENANT_CHANGES = PREFIX + "tenantchanges"
 FRONT_PREFIX = "{atelier-front}:"
 WEBHOOK_SECRETS = FRONT_PREFIX + "webhooksecrets"
 """Hash, tenant: its valid secrets (JSON). Under a prefix that pools need no right to."""
 LINK_SECRET = FRONT_PREFIX + "linksecret"
 """Secret that signs links to outputs, likewise."""
+AUDIT = FRONT_PREFIX + "audit"
+"""Hash, `ID OUTCOME`: an act on its way to the audit log, of a command or automatic (JSON)."""
+ALIASES = FRONT_PREFIX + "aliases"
+ALIAS_CHANGES = FRONT_PREFIX + "aliaschanges"
+SHADOWS = FRONT_PREFIX + "shadows"
 DEPOSITS = PREFIX + "deposits"
+PAUSES = PREFIX + "pauses"
+SLEEPS = PREFIX + "sleeps"
+MODELS = PREFIX + "models"
+JOBS = PREFIX + "jobs"
+LEASES = PREFIX + "leases"
+ENDED = PREFIX + "ended"
+CONFIRMED = PREFIX + "confirmed"
+HISTORY = PREFIX + "history"
+LEDGER = PREFIX + "ledger"
+
+
+def drawn(tenant: str, digest: str) -> str:
+    """Job that drew what a request of this digest asks for."""
+    return f"{FRONT_PREFIX}drawn:{tenant}:{digest}"
 
 
 def job(job_id: str) -> str:
@@ -134,6 +178,26 @@ def queue(model: str, tenant: str) -> str:
     return f"{PREFIX}queue:{len(model)}:{model}:{tenant}"
 
 
+def pools(model: str) -> str:
+    """Hash of a model's pools: ready or not, end of heartbeat."""
+    return f"{PREFIX}pools:{model}"
+
+
+def layouts(model: str) -> str:
+    """Hash of those pools' layouts and slots."""
+    return f"{PREFIX}layouts:{model}"
+
+
+def tenants(model: str) -> str:
+    """Sorted set of the tenants with jobs that wait for a model."""
+    return f"{PREFIX}tenants:{model}"
+
+
+def backlog(model: str) -> str:
+    """Hash of those tenants' predicted device-seconds."""
+    return f"{PREFIX}backlog:{model}"
+
+
 def loras(tenant: str) -> str:
     """Hash of the adapters that a tenant has uploaded."""
     return f"{PREFIX}loras:{tenant}"
@@ -167,6 +231,21 @@ def batches(tenant: str) -> str:
 def lora_lock(tenant: str, digest: str) -> str:
     """Lock of an adapter's file in the store."""
     return f"{PREFIX}loralock:{tenant}:{digest}"
+
+
+def alias_jobs(alias: str) -> str:
+    """Sorted set of an alias's newest jobs."""
+    return f"{FRONT_PREFIX}aliasjobs:{alias}"
+
+
+def alias_watch(alias: str) -> str:
+    """Mark that a front end has just judged an alias's versions."""
+    return f"{FRONT_PREFIX}aliaswatch:{alias}"
+
+
+def waiting(model: str) -> str:
+    """Sorted set of a model's queued jobs."""
+    return f"{PREFIX}waiting:{model}"
 
 
 def chosen_model(sender: str) -> str:

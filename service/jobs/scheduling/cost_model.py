@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from statistics import median
@@ -82,6 +82,10 @@ class PoolFacts:
     """Digests of the adapters that its device has."""
     adapter_s: float = 0.0
     """Seconds that it takes to load another one."""
+    away_s: float = 0.0
+    """Seconds until a job could begin at all: of a model whose weights are not on the devices."""
+    asleep: bool = False
+    """True while no model is on the devices until a job comes."""
 
 
 @dataclass(frozen=True)
@@ -195,11 +199,20 @@ class CostTable:
         costs = [self.predict_on(name, bucket, steps, images) for name in there or self.timings]
         return min((cost for cost in costs if cost), key=lambda cost: cost.seconds, default=None)
 
-    def predict_passes(self, passes: Iterable[tuple[str, int]], images: int) -> Cost | None:
+    def predict_passes(self, passes: Sequence[tuple[str, int]], images: int) -> Cost | None:
         """Predict the cost of a job of one or several passes, each of a bucket and its steps."""
-        costs = [self.predict(bucket, steps, images) for bucket, steps in passes]
-        known = [cost for cost in costs if cost]
-        return reduce(Cost.then, known) if len(known) == len(costs) else None
+        key = (*passes, images)
+        if key not in self._predicted:
+            costs = [self.predict(bucket, steps, images) for bucket, steps in passes]
+            known = [cost for cost in costs if cost]
+            whole = reduce(Cost.then, known) if len(known) == len(costs) else None
+            self._predicted[key] = whole
+        return self._predicted[key]
+
+    @cached_property
+    def _predicted(self) -> dict[tuple[object, ...], Cost | None]:
+        """Predictions by passes and images: a table lasts a moment, in which requests are alike."""
+        return {}
 
     def predict_on(self, layout: str, bucket: str, steps: int, images: int) -> Cost | None:
         """Run `predict` on the pools of one layout."""

@@ -20,6 +20,8 @@ class Urgent:
     seconds: float
     """Device-seconds."""
     id: str
+    is_credited: bool = False
+    """True if it goes by its deadline, credited or guaranteed, whatever its tenant takes."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ class QueueSnapshot:
             tenants=_tenants(orders, jobs, _numbers(tags), left, _numbers(weights)),
             idle=_numbers(idle),
             urgent=[
-                Urgent(float(latest), tenant, float(seconds), job_id)
-                for job_id, latest, tenant, seconds in _rows(urgent, 4)
+                Urgent(float(latest), tenant, float(seconds), job_id, credited == "1")
+                for job_id, latest, tenant, seconds, credited in _rows(urgent, 5)
             ],
             running=[_running(*row) for row in _rows(running, 7)],
             seen=float(seen),

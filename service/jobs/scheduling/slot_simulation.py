@@ -6,11 +6,11 @@ import heapq
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-ONE_BY_ONE = 256
+ONE_BY_ONE = 64
 """Jobs ahead that are dealt to the slots one by one; what is before these is poured over them."""
 
 
@@ -46,6 +46,8 @@ class Pool:
     slowness: float = 1.0
     """Duration relative to the fastest pool."""
     layout: str = ""
+    away_s: float = 0.0
+    """Seconds until a job could begin at all."""
 
 
 @dataclass(frozen=True)
@@ -111,13 +113,21 @@ class SlotSimulation:
         # The first to become free are enough, and in order.
         nearest = self._slots[: min(round(jobs), ONE_BY_ONE) + 1]
         heap, level = self._dealt(jobs, mean_s, nearest)
-        first = (heap[0][0], heap[0][2])
+        first = (heap[0][0], nearest[heap[0][1]])
         if takes is None:
             return first
-        free = [(at, server) for at, _, server in heap]
+        free = [(at, nearest[number]) for at, number in heap]
         free += [(max(server.free_at, level), server) for server in self._slots[len(heap) :]]
         taking = [(at, server) for at, server in free if takes(at, server.layout)]
         return min(taking, key=itemgetter(0), default=first)
+
+    def starts(self, device_seconds: Iterable[float]) -> Iterator[float]:
+        """Yield when each of these jobs starts, dealt to the slots in their order."""
+        heap = [(slot.free_at, number, slot) for number, slot in enumerate(self._slots)]
+        for seconds in device_seconds if heap else ():
+            at, number, slot = heap[0]
+            heapq.heapreplace(heap, (at + _lasts(seconds, slot), number, slot))
+            yield at
 
     def thinned_s(self, jobs: float, mean_s: float, left: int) -> float:
         """Seconds until no more images than that are left of what runs and waits.
@@ -126,24 +136,25 @@ class SlotSimulation:
             jobs, mean_s: those that wait, as of `start`.
         """
         heap, _ = self._dealt(jobs, mean_s, self._slots)
-        ends = sorted((at for at, _, _ in heap), reverse=True)
+        ends = sorted((at for at, _ in heap), reverse=True)
         return ends[left] if left < len(ends) else 0.0
 
     def _dealt(
         self, jobs: float, mean_s: float, slots: Sequence[SimulatedSlot]
-    ) -> tuple[list[tuple[float, int, SimulatedSlot]], float]:
+    ) -> tuple[list[tuple[float, int]], float]:
         """Return when slots are free with so many jobs on them.
 
-        As a heap of time, number and slot; and to where all slots are filled by those that are
+        As a heap of time and the slot's number; and to where all slots are filled by those that are
         poured.
         """
         count = min(round(jobs), ONE_BY_ONE)
         level = self._level((round(jobs) - count) * mean_s)
-        heap = [(max(server.free_at, level), n, server) for n, server in enumerate(slots)]
+        heap = [(max(server.free_at, level), n) for n, server in enumerate(slots)]
         heapq.heapify(heap)
+        lasts = [_lasts(mean_s, server) for server in slots]
         for _ in range(count):
-            at, number, server = heap[0]
-            heapq.heapreplace(heap, (at + _lasts(mean_s, server), number, server))
+            at, number = heap[0]
+            heapq.heapreplace(heap, (at + lasts[number], number))
         return heap, level
 
     def _level(self, device_seconds: float) -> float:
@@ -171,7 +182,7 @@ def _slots(pool: Pool, running: Sequence[Running], is_crowded: bool) -> list[Sim
         for one in sorted(running, key=lambda one: -one.done)
         for _ in range(one.load.images)
     ]
-    ends = [0.0] * pool.slots
+    ends = [pool.away_s] * pool.slots
     for seconds in left:
         heapq.heapreplace(ends, ends[0] + seconds)
     return [SimulatedSlot(end, pool.slots, pool.slowness, pool.layout) for end in ends]

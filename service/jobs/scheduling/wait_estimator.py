@@ -8,9 +8,9 @@ foreseen for deadlines alone.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from service.jobs.model.job import PRIORITIES, Job
@@ -41,7 +41,7 @@ class Rules:
     advance_s: float
     """Worth of a level of priority between tenants."""
     credit_s: float
-    """Credit by which deadlines may bring a tenant ahead of its share."""
+    """Credit, for each pool, by which deadlines may bring a tenant ahead of its share."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,17 @@ class Place:
     starts_s: float | None
     """Seconds until it starts; None: no pool is ready, or nothing is known of its costs."""
     ends_s: float | None
+    is_credited: bool = False
+    """True where its tenant has credit for its deadline, beside those credited before: the queue
+    lets it go by that."""
+    is_guaranteed: bool = False
+    """True where what its tenant has waiting by deadlines is less than its credit: the queue lets
+    it go by its deadline, once those that came before have had their turns."""
+
+    def given_to(self, job: Job) -> Job:
+        """Return the job, accepted for this place."""
+        marks = {"credited": self.is_credited or None, "guaranteed": self.is_guaranteed or None}
+        return job.model_copy(update=marks)
 
 
 class WaitEstimator:
@@ -64,6 +75,8 @@ class WaitEstimator:
         self._rules = rules
         self._tenants = dict(look.tenants)
         self._urgent = list(look.urgent)
+        self._since: Counter[str] = Counter()
+        """Jobs by tenant, which has others, that were accepted since the look."""
         self._servers_of: dict[frozenset[str], SlotSimulation] = {}
         """Simulations by the layouts of their pools."""
         self._slowness: dict[str, Mapping[str, float]] = {}
@@ -104,9 +117,18 @@ class WaitEstimator:
         )
 
     def newcomer(self, job: Job) -> Place:
-        """Estimate the place of a job put now: behind all of its tenant."""
+        """Estimate the place of a job put now: behind all of its tenant.
+
+        A deadline that could only be met at the expense of another one that waits has its place
+        behind all of these.
+        """
         tenant = self._tenants.get(job.tenant)
-        return self.queued(job, tenant.jobs if tenant else 0)
+        place = self.queued(job, tenant.jobs + self._since[job.tenant] if tenant else 0)
+        if self._makes_late(job):
+            place = self._behind_deadlines(job, place)
+        has_credit = self._has_credit(job)
+        is_guaranteed = not has_credit and self._is_guaranteed(job)
+        return replace(place, is_credited=has_credit, is_guaranteed=is_guaranteed)
 
     def thinned_s(self, job: Job, within_s: float) -> float | None:
         """Return the seconds until a newcomer lasts no longer than that beside what is left.
@@ -130,9 +152,14 @@ class WaitEstimator:
         """A job with a deadline was put after the look: those that come now have to know of it."""
         if job.deadline_at is None:
             return
-        urgent = Urgent(job.deadline_at - (job.run_s or 0.0), job.tenant, job.cost, job.id)
+        latest = job.deadline_at - (job.run_s or 0.0)
+        credited = bool(job.credited or job.guaranteed)
+        urgent = Urgent(latest, job.tenant, job.cost, job.id, credited)
         self._urgent.append(urgent)
-        if job.tenant not in self._tenants:
+        self.__dict__.pop("_urgent_of", None)
+        if job.tenant in self._tenants:
+            self._since[job.tenant] += 1
+        else:
             tag = self._tag(job)
             self._tenants[job.tenant] = Tenant(job.tenant, tag, tag, job.cost, job.weight, 1)
 
@@ -218,10 +245,70 @@ class WaitEstimator:
         latest = job.deadline_at - (job.run_s or 0.0)
         first = [one for one in self._urgent if one.latest <= latest and one.id != job.id]
         mine = [one.seconds for one in first if one.tenant == job.tenant]
-        near = tag + (sum(mine) - self._rules.credit_s) / job.weight
-        if near <= self.look.virtual:
+        near = tag + (sum(mine) - self._credit_s) / job.weight
+        if near <= self.look.virtual or job.credited or job.guaranteed:
             return self._by_deadline(first, self.look.virtual), True
         return self._by_turns(job, min(order, near), len(mine) if near < order else rank), False
+
+    def _makes_late(self, job: Job) -> bool:
+        """Return whether a job with a deadline, of those that can start in time, could not then."""
+        if job.deadline_at is None:
+            return False
+        mine = Urgent(job.deadline_at - (job.run_s or 0.0), job.tenant, job.cost, job.id)
+        if all(one.latest <= mine.latest for one in self._urgent):
+            return False
+        return bool(self._late([*self._urgent, mine]) - self._late(self._urgent) - {job.id})
+
+    def _late(self, urgent: Sequence[Urgent]) -> set[str]:
+        """Return which jobs start too late where all of these go by their latest starts."""
+        ordered = sorted(urgent, key=lambda one: one.latest)
+        starts = self._servers.starts(one.seconds for one in ordered)
+        return {
+            one.id
+            for one, start in zip(ordered, starts, strict=False)
+            if self.look.now + start > one.latest
+        }
+
+    def _behind_deadlines(self, job: Job, place: Place) -> Place:
+        """Return a job's place behind all deadlines that wait."""
+        if place.starts_s is None or place.ends_s is None:
+            return place
+        *_, starts_s = self._servers.starts([*(one.seconds for one in self._urgent), job.cost])
+        delay_s = max(0.0, starts_s - place.starts_s)
+        return replace(place, starts_s=place.starts_s + delay_s, ends_s=place.ends_s + delay_s)
+
+    @property
+    def _credit_s(self) -> float:
+        """A tenant's credit with the pools that are there, as `next_job.lua` has it."""
+        return self._rules.credit_s * max(1, len(self._table.pools))
+
+    def _has_credit(self, job: Job) -> bool:
+        """Return whether its tenant's credit is enough for it and for all that was credited."""
+        if job.deadline_at is None:
+            return False
+        tenant = self._tenants.get(job.tenant)
+        tag = tenant.tag if tenant else self._tag(job)
+        return tag + self._beyond_credit_s(job) / job.weight <= self.look.virtual
+
+    def _is_guaranteed(self, job: Job) -> bool:
+        """Return whether what waits by its tenant's deadlines is less than credit, with it.
+
+        How much the tenant has been served counts in its turn, by which it is admitted.
+        """
+        return job.deadline_at is not None and self._beyond_credit_s(job) <= 0
+
+    def _beyond_credit_s(self, job: Job) -> float:
+        """Return the device-seconds by deadlines, it included, less its tenant's credit."""
+        return self._credited_of.get(job.tenant, 0.0) + job.cost - self._credit_s
+
+    @property
+    def _credited_of(self) -> Mapping[str, float]:
+        """Device-seconds that wait on credit, by tenant."""
+        total: defaultdict[str, float] = defaultdict(float)
+        for one in self._urgent:
+            if one.is_credited:
+                total[one.tenant] += one.seconds
+        return total
 
     def _tag(self, job: Job) -> float:
         return max(self.look.virtual, self.look.idle.get(job.tenant, 0.0))
@@ -257,10 +344,11 @@ class WaitEstimator:
 
     def _within_credit(self, tenant: Tenant, urgent: Ahead, virtual: float) -> float:
         """Number of these jobs that may go out of turn before virtual time is that far."""
-        credit_s = (virtual - tenant.tag) * tenant.weight + self._rules.credit_s
-        if credit_s < 0:
-            return 0.0
-        return min(urgent.jobs, credit_s * urgent.jobs / max(urgent.seconds, 1e-9) + 0.5)
+        credit_s = (virtual - tenant.tag) * tenant.weight + self._credit_s
+        mean_s = max(urgent.seconds, 1e-9) / max(urgent.jobs, 1e-9)
+        credited = self._credited_of.get(tenant.name, 0.0) / mean_s
+        by_credit = credit_s / mean_s + 0.5 if credit_s >= 0 else 0.0
+        return min(urgent.jobs, max(by_credit, credited))
 
     def _cost(self, job: Job, done: int) -> Cost | None:
         cost = self._table.predict_passes(job.passes(done), job.images)
@@ -309,7 +397,7 @@ class WaitEstimator:
         layouts = {pool.layout for pool in pools.values()}
         slowness = {layout: self._table.slowness(layout) for layout in layouts}
         return {
-            name: Pool(name, pool.slots, slowness[pool.layout], pool.layout)
+            name: Pool(name, pool.slots, slowness[pool.layout], pool.layout, pool.away_s)
             for name, pool in pools.items()
         }
 

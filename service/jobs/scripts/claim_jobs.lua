@@ -15,8 +15,8 @@
 --        times as long a job takes here as on the fastest pool), slowness_in (the same by bucket,
 --        where it differs), busy (true: the pool has other jobs), room_s (how long no other pool
 --        makes room for the same suspect), credit_s (device-seconds by which a deadline may bring a
---        tenant ahead)
--- Keys:  call:call  next_job's and common's
+--        tenant ahead), origin (of what the pool makes, see `Origin`; its checkpoint is the job's)
+-- Keys:  call:call  history  next_job's and common's
 -- Gives: {job, …}, and 'newer' at the end where a job of a newer wire version came up
 -- Sent twice: gives what it took before and what is still held.
 
@@ -32,6 +32,7 @@ end
 
 local before = redis.call('GET', key('call', args.call))
 if before then return still_held(cjson.decode(before)) end
+if is_paused() then return {} end
 
 -- Whether it has expired, by now at the latest.
 local function is_late(id, job)
@@ -53,7 +54,7 @@ end
 -- that it is fast enough for where others are.
 local function suits(view, id, job)
   if not is_read(view, job) then return false end
-  local is_cold = not is_warm[job.bucket]
+  local is_cold = not is_compiled(job)
   if is_cold and (not args.may_compile or compiles_enough(id, job)) then return false end
   local slowness = slowness_in(job.bucket)
   local is_slow = job.deadline and job.run_s and slowness > 1
@@ -74,7 +75,7 @@ local function first_warm()
 end
 
 local function warm_instead(job)
-  if is_warm[job.bucket] or now - job.queued_at >= args.warm_s then return job end
+  if is_compiled(job) or now - job.queued_at >= args.warm_s then return job end
   local other = first_warm()
   if not other or other.deaths and args.busy then return job end
   return not is_late(other.id, other) and view:suits(other.id, other) and other or job
@@ -122,17 +123,44 @@ local function first()
   return loaded_instead(warm_instead(job))
 end
 
+-- Fences go on behind those of a server that this one took over from: its last claims may be known
+-- to their holders alone. The base jumps to the time of the first claim after a promotion, which a
+-- second id of replication tells of.
+local function base_of_fences()
+  local replication = redis.call('INFO', 'replication')
+  local id = string.match(replication, 'master_replid:(%x+)') or ''
+  local before = string.match(replication, 'master_replid2:0*(%x*)') or ''
+  local known, base = string.match(redis.call('GET', key('history')) or ' 0', '^(%x*) (%d+)$')
+  if known == id then return tonumber(base) end
+  if before ~= '' then base = whole(math.floor(now)) end
+  redis.call('SET', key('history'), id .. ' ' .. base)
+  return tonumber(base)
+end
+
+local base
+local function next_fence(job)
+  base = base or base_of_fences()
+  return math.max(job.fence, base) + 1
+end
+
 local NOBODY = {last = -math.huge}
+local origin = cjson.encode(args.origin)
 local claims, found, free = {}, {}, args.slots
 
 -- Gives where the tenant stands then in the bucket; nil: it has no further job there.
 local function take(job)
-  local attempt, fence = job.attempts + 1, job.fence + 1
+  local attempt, fence = job.attempts + 1, next_fence(job)
+  if job.fence == 0 then redis.call('HSET', key('job', job.id), 'first_fence', fence) end
   local order = dequeue(job, job.cost * job.undone)
-  if not is_warm[job.bucket] then compiles(job) end
+  if not is_compiled(job) then compiles(job) end
   redis.call('ZADD', key('leases'), seconds(now + args.lease_s), job.id)
   set_state(job, 'running', cjson.encode({pool = args.pool, attempt = attempt}),
-    'attempts', attempt, 'fence', fence, 'pool', args.pool, 'started_at', seconds(now))
+    'attempts', attempt, 'fence', fence, 'pool', args.pool, 'started_at', seconds(now),
+    'origin', origin)
+  local checkpoint = args.origin.checkpoint
+  if checkpoint ~= cjson.null and checkpoint ~= '' then
+    redis.call('HSET', key('job', job.id), 'fingerprint', checkpoint)
+  end
   claims[#claims + 1] = {job.id, fence}
   found[#found + 1] = whole_job(job.id)
   free = free - job.images
@@ -143,6 +171,11 @@ local function drop(turns, turn)
   for i, other in ipairs(turns) do
     if other == turn then return table.remove(turns, i) end
   end
+end
+
+-- Whether it is taken alone, to be compiled for.
+local function compiles_first(job)
+  return args.rides_wait and not is_compiled(job)
 end
 
 -- Those of the same bucket, while they fit.
@@ -159,7 +192,7 @@ local function take_riders(bucket)
     if job.images > free or job.deaths then return end
     if is_late(job.id, job) then
       turns = NOBODY
-    elseif view:suits(job.id, job) then
+    elseif view:suits(job.id, job) and not compiles_first(job) then
       turn.order = take(job)
       if not turn.order then drop(turns, turn) end
     else
@@ -171,8 +204,7 @@ end
 local job = free > 0 and first() or nil
 if job then
   take(job)
-  local compiles_first = args.rides_wait and not is_warm[job.bucket]
-  if not (job.deaths or compiles_first) then take_riders(job.bucket) end
+  if not (job.deaths or compiles_first(job)) then take_riders(job.bucket) end
   redis.call('SET', key('call', args.call), cjson.encode(claims), 'PX', args.answer_ms)
 end
 if view.newer then found[#found + 1] = 'newer' end

@@ -100,6 +100,17 @@ class Calls:
     async def _run(self, script: Script[Answer]) -> Answer:
         return await self._scripts.run(script)
 
+    async def _accept(self, script: Script[Answer]) -> Answer:
+        """Run a script that accepts something, until `wait_replicas` have it.
+
+        Raises: Unconfirmed: they have not in time, though it was carried out.
+        """
+        replicas = self._settings.wait_replicas
+        if not replicas:
+            return await self._run(script)
+        wait_s = self._settings.wait_replicas_s
+        return await self._scripts.run_confirmed(script, replicas, wait_s)
+
 
 def new_call() -> str:
     """Names one call, so that its repeat is known."""

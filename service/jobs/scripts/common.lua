@@ -1,13 +1,13 @@
--- Prepended to every script.
+-- Every script may use it.
 -- KEYS[1]  the prefix of every key
 -- ARGV[1]  args, a JSON object: those that the script's header names, and
 -- args:  max_events (that are kept of one job), advance_s (device-seconds that one level of priority
 --        is worth between tenants)
 -- ARGV[2…] texts
 --
--- With order.lua, quota.lua and life.lua, reads and writes for the job `id`:
+-- With order.lua, quota.lua, ledger.lua and life.lua, reads and writes for the job `id`:
 --   job:id  events:id  previews:id  jobs  jobs:state:tenant  leases  deadlines  ended  trash
---   and the keys that order.lua and quota.lua name
+--   and the keys that order.lua, quota.lua and ledger.lua name
 -- Publishes on: wake  stopped  queued
 
 local prefix = KEYS[1]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from service.jobs.model import serialization
 from service.jobs.model.job import JobState, Stage
+from service.jobs.model.ledger import Delivered, Origin
 from service.jobs.model.preemption import FullPool
 from service.jobs.scheduling.cost_model import PoolFacts
 from service.jobs.scripts.script import TEXT, IfHeld, OfClaim, Script, Silent
@@ -111,6 +112,7 @@ class ClaimJobs(Script[Claimed]):
     credit_s: float
     """Device-seconds by which a deadline may bring a tenant ahead."""
     answer_ms: int
+    origin: Origin
     call: str
     busy: bool
     """True if the pool has other jobs."""
@@ -208,6 +210,9 @@ class Spend(IfHeld):
 class Finish(OfClaim[float | None]):
     """End a job well; gives when it ended, None where it is no longer held."""
 
+    made: Delivered
+    is_paused: bool
+    """Keep its snapshots: it is an audition."""
     outputs: str = field(metadata=TEXT)
     usage: str = field(metadata=TEXT)
     """Usage as JSON; its seconds are this claim's."""

@@ -17,8 +17,9 @@ end
 local job = whole_job(args.id)
 redis.call('SET', key('call', args.call), job, 'PX', args.answer_ms)
 -- What it made its pool compile may go on, and be told.
-if state ~= 'succeeded' and fields(args.id, 'fence') then
-  local names = {'tenant', 'model', 'weight', 'state', 'started_at', 'promised', 'spent'}
+if not is_done(state) and fields(args.id, 'fence') then
+  local names = {'tenant', 'model', 'weight', 'state', 'started_at', 'promised', 'spent',
+    'tenant_class', 'key_id', 'served_as', 'origin', 'pool', 'billed'}
   for i, value in ipairs(redis.call('HMGET', key('job', args.id), unpack(names))) do
     if value then redis.call('HSET', key('left', args.id), names[i], value) end
   end

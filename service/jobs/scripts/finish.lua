@@ -1,5 +1,5 @@
--- Ends a job well: running → succeeded.
--- args:  id, fence
+-- Ends a job well: running → succeeded or, an audition, running → paused with its snapshots kept.
+-- args:  id, fence, made (what the outputs are: see `Delivered`), is_paused
 -- texts: outputs (JSON), usage (JSON; its seconds are this claim's)
 -- Keys:  common's
 -- Gives: when it ended, or nil where the job is no longer held
@@ -10,9 +10,14 @@ if not is_held(args.id, args.fence) then return nil end
 local usage = cjson.decode(ARGV[3])
 spend(key('job', args.id), args.fence, {usage.device_seconds, usage.compile_seconds})
 redis.call('HSET', key('job', args.id), 'outputs', ARGV[2], 'usage', ARGV[3])
-local bytes = 0
+local state, bytes = args.is_paused and 'paused' or 'succeeded', 0
 for _, output in ipairs(cjson.decode(ARGV[2])) do bytes = bytes + output.bytes end
+if args.is_paused then
+  for _, draft in ipairs(cjson.decode(fields(args.id, 'snapshots') or '[]')) do
+    bytes = bytes + (draft.bytes or 0)
+  end
+end
 keep(args.id, fields(args.id, 'tenant'), bytes)
-end_job(args.id, 'succeeded', '{}')
-settle(args.id, 'finish', 'succeeded')
+end_job(args.id, state, '{}', args.made)
+settle(args.id, 'finish', state)
 return ended_at(args.id)

@@ -1,5 +1,5 @@
 -- Removes an ended job with all that belongs to it; what the store holds of it goes to the trash.
--- Prepended to the scripts that need it.
+-- For the scripts that name it in runner.py.
 -- Keys: job:id  events:id  idempotency:tenant:digest  jobs  jobs:state:tenant  ended  trash
 --       webhooks  webhooks:tenant  stored:tenant
 

@@ -1,4 +1,4 @@
--- What ends a job or puts it back. Prepended to every script, after quota.lua. Which of it a script
+-- What ends a job or puts it back. Every script may use it. Which of it a script
 -- does, its header says in arrows, as `life.py` does; but `expire`, queued or running → expired, is
 -- for all that meet a job past its deadline.
 --
@@ -11,6 +11,11 @@ local function is_ended(state)
   return state ~= 'queued' and state ~= 'running'
 end
 
+-- It gave what was asked for.
+local function is_done(state)
+  return state == 'succeeded' or state == 'paused'
+end
+
 -- What is kept of a job need not be done again: it may start later.
 local function set_latest(job)
   if job.deadline and job.run_s then
@@ -19,15 +24,22 @@ local function set_latest(job)
   end
 end
 
+-- Steps that pools have done of a job: not those of its audition.
+local function steps_run(id)
+  local step, drafted = fields(id, 'step', 'draft_steps')
+  return math.max(0, (tonumber(step) or 0) - (tonumber(drafted) or 0))
+end
+
 -- Back to its old place in the queue, as far as is kept of it.
 local function requeue(id)
   local job = facts_of(id)
   redis.call('ZREM', key('leases'), id)
   redis.call('HDEL', key('job', id), 'started_at', 'detail')
+  set_resumed(id)
   set_latest(job)
   if job.undone < 1 then redis.call('SADD', key('kept', job.model), id) end
-  settle_charge(job, job.cost * (1 - job.undone)) -- until it ends, what is kept is paid for alone
-  set_usage(key('job', id), (fields(id, 'step')))
+  settle_charge(job, job.own - job.cost * job.undone) -- until it ends, for what is kept alone
+  set_usage(key('job', id), steps_run(id))
   enqueue(id)
   set_state(job, 'queued', '{}', 'step', fields(id, 'kept') or 0)
 end
@@ -37,17 +49,20 @@ end
 local function used_by(id)
   local told = spent_by(key('job', id))
   if told then return told end
-  local cost, step, steps = fields(id, 'cost', 'step', 'steps')
-  local done = (tonumber(step) or 0) / math.max(1, tonumber(steps) or 1)
-  return (tonumber(cost) or 0) * math.min(1, done)
+  local cost, steps = fields(id, 'cost', 'steps')
+  return (tonumber(cost) or 0) * math.min(1, steps_run(id) / math.max(1, tonumber(steps) or 1))
 end
 
--- What is kept of a job that ends is of no use any more; of one that ends badly, finished pictures
--- neither, which nobody could fetch and no quota counts.
+-- What is kept of a job that ends is of no use any more, but of one that is paused; of one that ends
+-- badly, finished pictures neither, which nobody could fetch and no quota counts.
 local function drop_snapshots(id, state)
-  local before = fields(id, 'snapshots')
-  if not before then return end
-  for _, snapshot in ipairs(state ~= 'succeeded' and cjson.decode(before) or {}) do
+  local before, drafts, tenant = fields(id, 'snapshots', 'draft_bytes', 'tenant')
+  if not before or state == 'paused' then return end
+  if drafts then
+    keep_less(id, tenant, drafts)
+    redis.call('HDEL', key('job', id), 'draft_bytes')
+  end
+  for _, snapshot in ipairs(is_done(state) and {} or cjson.decode(before)) do
     for _, output in ipairs(snapshot.outputs or {}) do
       redis.call('SADD', key('trash'), output.key)
     end
@@ -71,12 +86,13 @@ local function keep_quiet(id, tenant)
   end
 end
 
-local function end_job(id, state, data)
+-- Args: made: what it delivered (see `record_end`), or nil.
+local function end_job(id, state, data, made)
   local job = facts_of(id)
-  local used, steps = used_by(id), fields(id, 'step')
-  set_usage(key('job', id), state ~= 'succeeded' and steps)
+  local used, steps = used_by(id), steps_run(id)
+  set_usage(key('job', id), not is_done(state) and steps)
   if job.state == 'queued' then
-    dequeue(job, math.max(0, used - job.cost * (1 - job.undone))) -- that much is paid for
+    dequeue(job, math.max(0, used - (job.own - job.cost * job.undone))) -- that much is paid for
   end
   if job.state == 'running' then settle_charge(job, used) end
   redeem(id, used)
@@ -89,6 +105,7 @@ local function end_job(id, state, data)
   announce(id, job.tenant)
   redis.call('ZADD', key('ended'), seconds(now), id)
   set_state(job, state, data, 'finished_at', seconds(now))
+  record_end(id, job.state, made)
 end
 
 local function ended_at(id)
@@ -106,12 +123,12 @@ end
 
 -- For `tally.py`: that a job has ended, or that its lease has lapsed, and whether it waits again.
 local function note(id, event, trace)
-  local model, tenant_class, created, finished, deadline, state =
-    fields(id, 'model', 'tenant_class', 'created_at', 'finished_at', 'deadline_at', 'state')
+  local model, served_as, tenant_class, created, finished, deadline, state = fields(id, 'model',
+    'served_as', 'tenant_class', 'created_at', 'finished_at', 'deadline_at', 'state')
   redis.call('RPUSH', key('notes'), cjson.encode({
-    event = event, model = model, tenant_class = tenant_class or nil, created_at = created,
-    finished_at = finished or nil, deadline_at = deadline or nil, again = state == 'queued',
-    trace = trace}))
+    event = event, model = model, served_as = served_as or nil, tenant_class = tenant_class or nil,
+    created_at = created, finished_at = finished or nil, deadline_at = deadline or nil,
+    again = state == 'queued', trace = trace}))
 end
 
 local function fail_job(id, failure)

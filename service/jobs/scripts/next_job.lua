@@ -1,7 +1,9 @@
--- Which job a pool takes next. Prepended to the scripts that need it.
+-- Which job a pool takes next. For the scripts that name it in runner.py.
 --
 -- First comes a job with a deadline, by its latest start, if its tenant is not too far ahead of its
--- share; or else the tenant's whose turn it is. It is asked of a view of the queue:
+-- share, or was not when the job was accepted, or if the job was guaranteed its start then and no other
+-- that came before it has its turn; or else the tenant's whose turn it is. It is asked of a view of
+-- the queue:
 --
 --   suits       function of the view, an id and its job: whether the pool may take it
 --   is_late     function of an id and its job: whether that may not start any more
@@ -11,12 +13,21 @@
 --   makes_room  the pool makes room for a suspect, and takes nothing else
 --   passed      jobs that were passed over
 --   looks       how many more may be
--- Keys: latest:model  tenants:model  queue:model:tenant  lane:model:bucket:tenant
+-- Keys: latest:model  tenants:model  queue:model:tenant  lane:model:bucket:tenant  pools:model  pauses
 
 -- So that a search stays short: jobs that it passes over, by their latest starts and in all, and
 -- tenants whose turn it looks for.
 local URGENT, LOOKS = 256, 512
 local TENANTS = 16
+local LANE = 16 -- jobs of a warm bucket, of which some have a second pass of a cold one
+
+-- Whether an operator holds back this pool's model, its pool of the settings, or this one alone.
+local function is_paused()
+  local name = string.match(args.pool, '^(.+)%-[^-]*$') or args.pool
+  local found = redis.call('HMGET', key('pauses'),
+    'model:' .. args.model, 'pool:' .. args.pool, 'pool:' .. name)
+  return found[1] or found[2] or found[3]
+end
 
 local function view_of(suits, is_late, back)
   return {suits = suits, is_late = is_late, back = back, passed = {}, looks = LOOKS}
@@ -24,6 +35,11 @@ end
 
 local is_warm = {}
 for _, bucket in ipairs(args.warm) do is_warm[bucket] = true end
+
+-- Whether the pool has programs for all passes of a job.
+local function is_compiled(job)
+  return is_warm[job.bucket] and (not job.later or is_warm[job.later])
+end
 
 -- Whether this pool reads a job's wire version.
 local function is_read(view, job)
@@ -48,15 +64,34 @@ local function pass_over(view, id)
   view.looks = view.looks - 1
 end
 
+-- Device-seconds: of a thousand pools a thousand pass in a second.
+local function credit_of(model)
+  return args.credit_s * math.max(1, redis.call('HLEN', key('pools', model)))
+end
+
+-- When the job came whose turn it is, where nothing but its turn brings it on: guaranteed deadlines
+-- that came later wait for it. One that this pool may not take keeps nobody waiting.
+local function turn_since(view)
+  local tenant = first_of(key('tenants', args.model))
+  local id = first_of(of_model('queue', args.model, tenant))
+  local credited, guaranteed, accepted = fields(id, 'credited', 'guaranteed', 'accepted')
+  if credited or guaranteed or not accepted then return math.huge end
+  return view:suits(id, look_at(id)) and tonumber(accepted) or math.huge
+end
+
 local function next_urgent(view)
-  local back, tags = view.back, {}
+  local back, tags, owed_since = view.back, {}, nil
   if not back and redis.call('EXISTS', key('latest', args.model)) == 0 then return nil end
-  local time_now = virtual_time(args.model)
+  local time_now, credit_s = virtual_time(args.model), credit_of(args.model)
   if back then tags[back.tenant] = back.tag end
 
   local function is_near(job)
+    if job.credited then return true end
     tags[job.tenant] = tags[job.tenant] or tag_of(args.model, job.tenant)
-    return tags[job.tenant] <= time_now + args.credit_s / job.weight
+    if tags[job.tenant] <= time_now + credit_s / job.weight then return true end
+    if not job.guaranteed then return false end
+    owed_since = owed_since or turn_since(view)
+    return tonumber(job.accepted) <= owed_since
   end
 
   local first = back and back.latest and is_near(back) and back or nil
@@ -89,10 +124,14 @@ end
 local function first_warm_of(view, tenant)
   local best = nil
   for _, bucket in ipairs(args.warm) do
-    local id = first_of(of_model('lane', args.model, bucket, tenant))
-    local job = id and facts_of(id)
-    local is_next = job and (not best or tonumber(job.place) < tonumber(best.place))
-    if is_next and not view.is_late(id, job) and view:suits(id, job) then best = job end
+    for id, place in heads(of_model('lane', args.model, bucket, tenant), LANE) do
+      if best and place >= tonumber(best.place) then break end
+      local job = facts_of(id)
+      if not view.is_late(id, job) and view:suits(id, job) then
+        best = job
+        break
+      end
+    end
   end
   return best
 end
@@ -107,7 +146,7 @@ local function next_in_turn(view)
         if view:suits(id, job) then return job.id and job or facts_of(id) end
         if view.newer or view.makes_room then return nil end
         pass_over(view, id)
-        if not is_warm[job.bucket] and compiles_enough(id, job) then
+        if not is_compiled(job) and compiles_enough(id, job) then
           local other = first_warm_of(view, tenant)
           if back and other and back.place <= tonumber(other.place) then return back end
           if other or view.newer or view.makes_room then return other end

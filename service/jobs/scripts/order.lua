@@ -1,4 +1,4 @@
--- The order of a model's queue. Prepended to every script, after common.lua.
+-- The order of a model's queue. Every script may use it.
 --
 -- Tenants take turns by start-time fair queueing (Goyal, Vin and Cheng 1996) in predicted
 -- device-seconds over their weight; the jobs of one tenant go by their place.
@@ -85,15 +85,21 @@ local function undone_of(kept, steps)
   return 1 - math.min(1, (tonumber(kept) or 0) / math.max(1, tonumber(steps) or 1))
 end
 
+-- Bucket of a second pass, as a job keeps it; nil: it has one pass.
+local function later_of(second_pass)
+  return second_pass and cjson.decode(second_pass).bucket
+end
+
 -- Of a job, what tells whether a pool may take it: of many jobs that are passed over.
 local function glance(id)
-  local tenant, weight, version, deadline, run_s, kept, steps, bucket, deaths, most = fields(id,
-    'tenant', 'weight', 'version', 'deadline_at', 'run_s', 'kept', 'steps', 'bucket', 'deaths',
-    'max_compiling')
+  local tenant, weight, version, deadline, run_s, kept, steps, bucket, deaths, most, later, credited,
+    guaranteed, accepted = fields(id, 'tenant', 'weight', 'version', 'deadline_at', 'run_s', 'kept',
+      'steps', 'bucket', 'deaths', 'max_compiling', 'second_pass', 'credited', 'guaranteed', 'accepted')
   return {
     tenant = tenant, weight = tonumber(weight) or 1, version = tonumber(version) or 0,
     deadline = tonumber(deadline), run_s = tonumber(run_s), undone = undone_of(kept, steps),
-    bucket = bucket, deaths = deaths, max_compiling = tonumber(most)}
+    bucket = bucket, later = later_of(later), deaths = deaths, max_compiling = tonumber(most),
+    credited = credited, guaranteed = guaranteed, accepted = accepted}
 end
 
 -- What scripts ask of a job otherwise, read at once.
@@ -101,11 +107,12 @@ local function facts_of(id)
   local f = redis.call('HMGET', key('job', id), 'model', 'bucket', 'tenant', 'place', 'cost',
     'weight', 'kept', 'steps', 'latest_start', 'accepted', 'attempts', 'fence', 'state', 'priority',
     'images', 'version', 'deadline_at', 'run_s', 'queued_at', 'deaths', 'started_at', 'room',
-    'max_compiling', 'compile_s', 'loras')
+    'max_compiling', 'compile_s', 'loras', 'second_pass', 'credited', 'guaranteed', 'draft_steps')
   local model, bucket, tenant = f[1], f[2], f[3]
+  local cost = tonumber(f[5]) or 0
   return {
     id = id, model = model, bucket = bucket, tenant = tenant, place = f[4],
-    cost = tonumber(f[5]) or 0, weight = tonumber(f[6]) or 1,
+    cost = cost, own = cost * undone_of(f[29], f[8]), weight = tonumber(f[6]) or 1,
     undone = undone_of(f[7], f[8]), latest = f[9],
     accepted = f[10], attempts = tonumber(f[11]) or 0, fence = tonumber(f[12]) or 0,
     state = f[13], priority = tonumber(f[14]) or 1, worth = worth(f[14]),
@@ -113,7 +120,7 @@ local function facts_of(id)
     deadline = tonumber(f[17]), run_s = tonumber(f[18]),
     queued_at = tonumber(f[19]) or 0, deaths = f[20], started = f[21], room = f[22],
     max_compiling = tonumber(f[23]), compile_s = tonumber(f[24]) or 0,
-    loras = f[25],
+    loras = f[25], later = later_of(f[26]), credited = f[27], guaranteed = f[28],
     queue = of_model('queue', model, tenant), lane = of_model('lane', model, bucket, tenant)}
 end
 
@@ -248,9 +255,9 @@ local function is_charged(model, started)
 end
 
 -- A claim is over. The job has taken so many device-seconds by now, in this claim and those before
--- it, and its tenant was charged what was predicted for all of it.
+-- it, and its tenant was charged what was predicted for all of it, but for what its audition did.
 local function settle_charge(job, device_seconds)
-  local more = (device_seconds - job.cost) / job.weight
+  local more = (device_seconds - job.own) / job.weight
   if more ~= 0 and is_charged(job.model, job.started) then
     set_tag(job, tag_of(job.model, job.tenant) + more)
   end

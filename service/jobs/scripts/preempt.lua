@@ -13,15 +13,19 @@
 
 local FRESH_S = 5 -- until a pool that asks every second must have asked again
 
--- For what comes next: these may be put aside, for a job that takes no longer than that.
+-- For what comes next: these may be put aside, for a job that takes no longer than that, nor than
+-- they have time to spare.
 for _, held in ipairs(args.held) do
   if is_held(held.id, held.fence) then
+    local deadline = tonumber(fields(held.id, 'deadline_at'))
+    local spare_s = deadline and deadline - now - held.left_s or math.huge
+    local most_s = math.max(0, math.min(args.soonest_s, spare_s)) / args.ratio
     redis.call('HSET', key('job', held.id), 'yields',
-      seconds(now + FRESH_S) .. ' ' .. seconds(args.soonest_s / args.ratio))
+      seconds(now + FRESH_S) .. ' ' .. seconds(most_s))
   end
 end
 
-if redis.call('EXISTS', key('queued', args.model)) == 0 then return nil end
+if redis.call('EXISTS', key('queued', args.model)) == 0 or is_paused() then return nil end
 
 -- A running job as it would be in the queue: see release.lua.
 local function put_aside(held)
@@ -46,7 +50,7 @@ end
 
 -- How long a queued job would take here; nil: nobody knows.
 local function takes_s(job)
-  local compile_s = is_warm[job.bucket] and 0 or job.compile_s
+  local compile_s = is_compiled(job) and 0 or job.compile_s
   return job.run_s and job.run_s * slowness_in(job.bucket) * job.undone + compile_s
 end
 
@@ -55,7 +59,7 @@ end
 local function suits(view, id, job)
   if not is_read(view, job) then return false end
   if job.must_wait == nil then
-    job.must_wait = not is_warm[job.bucket] and compiles_enough(id, job)
+    job.must_wait = not is_compiled(job) and compiles_enough(id, job)
   end
   if job.must_wait then return false end
   local all = job.id and job or facts_of(id)
@@ -70,7 +74,7 @@ local function next_after(held)
   if not job then
     job = next_in_turn(view)
     -- Of a cold bucket it would be kept waiting for a warm one, such as the held job's own.
-    local waits = job and not is_warm[job.bucket] and now - job.queued_at < args.warm_s
+    local waits = job and not is_compiled(job) and now - job.queued_at < args.warm_s
     if waits then return nil end
   end
   return job ~= held and job or nil

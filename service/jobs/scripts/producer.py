@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
+from pydantic import ValidationError
+
 from models.spec.model_spec import ModelSpec
 from service.jobs.model import quota_usage, serialization
 from service.jobs.model.job import Job, JobState
+from service.jobs.model.ledger import Delivered
 from service.jobs.scheduling.cost_model import MAX_COSTS, CostKey, CostRow, CostTable, PoolFacts
 from service.jobs.scheduling.queue_snapshot import QueueSnapshot
 from service.jobs.scripts.script import TEXT, Script, Silent
+
+log = logging.getLogger(__name__)
 
 Hash = dict[str, str]
 """A job's, with the fields that only the scripts use."""
@@ -42,11 +48,22 @@ class Depth:
     """Device-seconds, as predicted: of what is queued, and of what running jobs have left."""
 
 
-class Stored(NamedTuple):
-    """The job that a `Put` leads to."""
+class Queued(NamedTuple):
+    """Answer to a `Put` of a new job: what its sender does not know of it yet."""
+
+    created_at: float
+    rank: int
+    """Jobs of its tenant that go before it."""
+    usage: quota_usage.QuotaUsage | None
+    """Quotas that its tenant has used, with this job; None: it has none."""
+
+
+class Found(NamedTuple):
+    """Answer to a `Put` whose job was there already."""
 
     job: Job
     is_new: bool
+    """True if it is the job of this very call, whose first answer was lost."""
 
 
 class OverQuota(NamedTuple):
@@ -69,7 +86,7 @@ class Deposit(Silent):
 
 
 @dataclass(frozen=True)
-class Put(Script[Stored | OverQuota | Refusal]):
+class Put(Script[Queued | Found | OverQuota | Refusal]):
     """Accept a job."""
 
     id: str
@@ -90,6 +107,12 @@ class Put(Script[Stored | OverQuota | Refusal]):
     """Device-seconds."""
     input_bytes: int
     """Bytes of it that are stored already."""
+    kept: int | None
+    """Steps that its drafts have done; None: it has none."""
+    draft_bytes: int
+    """Bytes of its drafts, which leave when it ends."""
+    made: Delivered | None
+    """Sums of its files, which are there already; None: it has to be drawn."""
     retention_s: float
     idempotency: str | None
     """Name of the client's key."""
@@ -104,11 +127,14 @@ class Put(Script[Stored | OverQuota | Refusal]):
     """Name, value, … of its hash."""
 
     @staticmethod
-    def parse(answer: Sequence[Any]) -> Stored | OverQuota | Refusal:
-        """Return the stored job, or why it was not stored."""
+    def parse(answer: Sequence[Any]) -> Queued | Found | OverQuota | Refusal:
+        """Return what became of the job, or why it was not stored."""
         match answer:
-            case [("new" | "old") as outcome, job]:
-                return Stored(serialization.from_hash(serialization.parse(job)), outcome == "new")
+            case ["new", created_at, rank, *taken]:
+                usage = quota_usage.QuotaUsage.parse(taken[0]) if taken else None
+                return Queued(float(created_at), rank, usage)
+            case [("again" | "old") as outcome, job]:
+                return Found(serialization.from_hash(serialization.parse(job)), outcome == "again")
             case ["quota", quota, taken, *oldest]:
                 return OverQuota(quota, quota_usage.QuotaUsage.parse(taken), *(oldest or [None]))
             case [("full" | "conflict" | "refused") as refusal]:
@@ -196,6 +222,25 @@ class ReadQueue(Script[QueueSnapshot]):
         return QueueSnapshot.parse(answer)
 
 
+@dataclass(frozen=True)
+class SwitchModel(Script[bool]):
+    """Let another model serve a queued job."""
+
+    id: str
+    model: str
+    """Model in whose queue it waits."""
+    to: str
+    """Model in whose queue it is to wait."""
+    served_by: str
+    """Name of that one, or of the variant of it."""
+    fingerprint: str
+
+    @staticmethod
+    def parse(answer: int) -> bool:
+        """Return whether it waits there now."""
+        return bool(answer)
+
+
 class Stopping(Script[Hash | None]):
     """Base of scripts that stop a job: they give it as it is then; None: there is none."""
 
@@ -228,8 +273,8 @@ class ReadModels(Script[dict[str, ModelStatus]]):
 
     @staticmethod
     def parse(answer: Sequence[Sequence[str]]) -> dict[str, ModelStatus]:
-        """Return the models by name, in their order."""
-        found = [_status(*row) for row in answer]
+        """Return the models by name, in their order; without those that cannot be read."""
+        found = [status for row in answer if (status := _status(*row))]
         return {status.spec.name: status for status in sorted(found, key=lambda s: s.spec.name)}
 
 
@@ -261,7 +306,7 @@ class ReadCosts(Script[CostTable]):
         rows, pools, now = answer
         return CostTable(
             {CostKey.parse(name): _cost_row(text) for name, text in _pairs(rows)},
-            {name: _pool_facts(text) for name, text in _pairs(pools)},
+            {name: pool_facts(text) for name, text in _pairs(pools)},
             float(now),
         )
 
@@ -276,7 +321,8 @@ def _cost_row(text: str) -> CostRow:
 
 
 @lru_cache(maxsize=MAX_COSTS)
-def _pool_facts(text: str) -> PoolFacts:
+def pool_facts(text: str) -> PoolFacts:
+    """Parse what a pool has told of itself."""
     facts = json.loads(text)  # by a script, which has no empty lists
     return PoolFacts(
         facts["layout"],
@@ -284,13 +330,23 @@ def _pool_facts(text: str) -> PoolFacts:
         tuple(facts.get("warm") or ()),
         tuple(facts.get("adapters") or ()),
         facts.get("adapter_s", 0.0),
+        facts.get("away_s", 0.0),
+        facts.get("asleep", False),
     )
 
 
-def _status(spec: str, *pools: str) -> ModelStatus:
-    return ModelStatus(_spec(spec), tuple(sorted(pools[::2])), "ready" in pools[1::2])
+def _status(text: str, *pools: str) -> ModelStatus | None:
+    spec = _spec(text)
+    if spec is None:
+        return None
+    return ModelStatus(spec, tuple(sorted(pools[::2])), "ready" in pools[1::2])
 
 
 @lru_cache(maxsize=256)
-def _spec(text: str) -> ModelSpec:
-    return ModelSpec.model_validate_json(text)
+def _spec(text: str) -> ModelSpec | None:
+    """Read what a pool announced; None: only a newer version can."""
+    try:
+        return ModelSpec.model_validate_json(text)
+    except ValidationError as error:
+        log.warning("a pool announced a model that this front end cannot read: %s", error)
+        return None

@@ -1,4 +1,4 @@
--- What a tenant may have waiting, use in an hour, and keep stored. Prepended to every script, after order.lua.
+-- What a tenant may have waiting, use in an hour, and keep stored. Every script may use it.
 --
 --   jobs:queued:tenant  its queued jobs
 --   promised:tenant     what its unended jobs are predicted to take
@@ -73,7 +73,7 @@ local function charge_late(account, device_seconds)
   local tenant, model, weight, started, promised = unpack(redis.call('HMGET', account, 'tenant',
     'model', 'weight', 'started_at', 'promised'))
   if promised then use(tenant, device_seconds) end
-  settle_charge({model = model, tenant = tenant, weight = tonumber(weight) or 1, cost = 0,
+  settle_charge({model = model, tenant = tenant, weight = tonumber(weight) or 1, cost = 0, own = 0,
     started = started or now, queue = of_model('queue', model, tenant)}, device_seconds)
   set_usage(account)
 end
@@ -95,6 +95,14 @@ local function keep(id, tenant, bytes)
   redis.call('INCRBY', key('stored', tenant), whole(bytes))
 end
 
+-- The store has so many bytes less of a job.
+local function keep_less(id, tenant, bytes)
+  redis.call('HINCRBY', key('job', id), 'stored', -bytes)
+  if redis.call('DECRBY', key('stored', tenant), bytes) <= 0 then
+    redis.call('DEL', key('stored', tenant))
+  end
+end
+
 -- The store is to have nothing of a job any more.
 local function keep_nothing(id, tenant)
   local bytes = fields(id, 'stored')
@@ -110,7 +118,7 @@ end
 -- Seconds until the first of a tenant's ended jobs leaves, by and large: the oldest of each end.
 local function leaves_in(tenant, retention_s)
   local first = math.huge
-  for _, state in ipairs({'succeeded', 'failed', 'canceled', 'expired'}) do
+  for _, state in ipairs({'succeeded', 'paused', 'failed', 'canceled', 'expired'}) do
     local id = redis.call('ZRANGE', key('jobs', state, tenant), 0, 0)[1]
     local ended = id and tonumber((fields(id, 'finished_at')))
     if ended then first = math.min(first, ended) end

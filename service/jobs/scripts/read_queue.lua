@@ -8,7 +8,8 @@
 --   {tenant, order, …} with queued jobs, by order; {jobs, …} of these in the same order
 --   {tenant, tag, …}  {tenant, device-seconds, …}  {tenant, weight, …}
 --   {tenant, tag, …} without queued jobs whose tag lies ahead
---   {id, latest start, tenant, device-seconds, …} of the first jobs with a deadline
+--   {id, latest start, tenant, device-seconds, 1 or 0 (credited or guaranteed), …} of the first jobs with a
+--   deadline
 --   {tenant, device-seconds, …} of queued jobs, that need not be done again
 --   {pool, device-seconds, run_s or '', step, steps, pictures, run_s of a job that it is put aside
 --   for if that would miss its deadline, …} of running jobs
@@ -27,7 +28,8 @@ local first = redis.call('ZRANGE', key('latest', args.model), 0, args.looked_at 
 for i = 1, #first, 2 do
   local job = facts_of(first[i])
   local left = seconds(job.cost * job.undone)
-  for _, text in ipairs({first[i], first[i + 1], job.tenant, left}) do
+  local is_kept = (job.credited or job.guaranteed) and '1' or '0'
+  for _, text in ipairs({first[i], first[i + 1], job.tenant, left, is_kept}) do
     urgent[#urgent + 1] = text
   end
 end
@@ -41,22 +43,20 @@ for _, id in ipairs(redis.call('SRANDMEMBER', key('kept', args.model), args.look
   end
 end
 
--- Nothing is put aside that has a deadline itself, as far as is foretold here.
-local function yields_to(yields, deadline)
+local function yields_to(yields)
   local until_s, takes_s = string.match(yields or '', '^(%S+) (%S+)$')
-  return until_s and tonumber(until_s) > now and not deadline and takes_s or '0'
+  return until_s and tonumber(until_s) > now and takes_s or '0'
 end
 
 local running = {}
 local leased = redis.call('ZRANGE', key('leases'), 0, args.looked_at - 1)
 for _, id in ipairs(leased) do
-  local model, pool, cost, run_s, step, steps, images, yields, deadline, compile_s = fields(id,
-    'model', 'pool', 'cost', 'run_s', 'step', 'steps', 'images', 'yields', 'deadline_at',
-    'compile_s')
+  local model, pool, cost, run_s, step, steps, images, yields, compile_s = fields(id,
+    'model', 'pool', 'cost', 'run_s', 'step', 'steps', 'images', 'yields', 'compile_s')
   if model == args.model then
     local lasts_s = seconds(math.max(0, (tonumber(cost) or 0) - (tonumber(compile_s) or 0)))
     for _, text in ipairs({pool, lasts_s, run_s or '', step or '0', steps or '0',
-      images or '1', yields_to(yields, deadline)}) do
+      images or '1', yields_to(yields)}) do
       running[#running + 1] = text
     end
   end

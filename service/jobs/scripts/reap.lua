@@ -79,7 +79,10 @@ for _, id in ipairs(redis.call('ZRANGE', key('deposits'), 0, args.batch - 1)) do
 end
 for _, id in ipairs(due('deposits', now - args.deposit_s)) do
   redis.call('ZREM', key('deposits'), id)
-  if not is_put(id) then redis.call('SADD', key('trash'), 'inputs/' .. id .. '/') end
+  if not is_put(id) then
+    redis.call('SADD', key('trash'), 'inputs/' .. id .. '/', 'outputs/' .. id .. '/',
+      'snapshots/' .. id .. '/')
+  end
 end
 
 local function forget_dead_pools(model)

@@ -9,5 +9,8 @@ local account = account_of(args.id)
 local state = redis.call('HGET', account, 'state')
 if not state then return 0 end
 local more = spend(account, args.fence, args.spent)
-if is_ended(state) then charge_late(account, more) end
+if is_ended(state) then
+  charge_late(account, more)
+  record_late(account, args.id, args.fence, more)
+end
 return 1

@@ -2,7 +2,9 @@
 
 Images of a request lie under `inputs/JOB/FIELD`, results under `outputs/JOB/…`, what is kept of
 unfinished ones under `snapshots/JOB/…`; the job itself carries their keys only. Adapters that
-tenants upload lie under `loras/TENANT/…`, images that show adapters under `loras/previews/…`.
+tenants upload lie under `loras/TENANT/…`, images that show adapters under `loras/previews/…`, what
+operators do under `audit/YEAR/MONTH/DAY/…`, backups of Redis under `backups/`. Files of the ledger
+lie under `ledger/YEAR/MONTH/DAY/HOUR/…`, and stay.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import mimetypes
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 from urllib.parse import quote
@@ -33,6 +36,11 @@ if TYPE_CHECKING:
 Method = Literal["GET", "HEAD"]
 
 MEMORY = "memory:///"
+LEDGER = "ledger"
+"""Folder of the ledger."""
+LEDGER_KEY = re.compile(
+    rf"{LEDGER}/\d{{4}}/\d\d/\d\d/\d\d/(?P<first>\d+-\d+)(-(?P<last>\d+-\d+))?\.jsonl\.gz", re.ASCII
+)
 MAX_PARALLEL = 16
 ANSWER_S = 120.0
 """A store that takes longer than that for one file hangs."""
@@ -62,6 +70,10 @@ def beside_key(key: str, name: str) -> str:
     return f"{key}.{name}.webp"
 
 
+STATE_TYPE = "application/octet-stream"
+"""Media type of an image's state."""
+
+
 def snapshot_key(job_id: str, fence: int, index: int, step: int) -> str:
     """Return the key of one image's state: a stale claim never overwrites its successor's."""
     return f"snapshots/{job_id}/{fence}-{index}-{step}"
@@ -87,6 +99,25 @@ def result_key(batch_id: str, line: int) -> str:
     return f"batches/{batch_id}/{line}"
 
 
+def ledger_key(first: str, last: str) -> str:
+    """Return the key of the ledger's file with these records, by the hour (UTC) of the first.
+
+    Both ids are in it: a Redis that was restored may end a file earlier or later than before, and
+    must not replace what is stored.
+    """
+    hour = datetime.fromtimestamp(int(first.partition("-")[0]) / 1000, UTC)
+    return f"{LEDGER}/{hour:%Y/%m/%d/%H}/{first}-{last}.jsonl.gz"
+
+
+def ledger_ids(key: str) -> tuple[str, str | None] | None:
+    """Return the ids of a file's first and last record; None: it is no file of the ledger.
+
+    The last one is None where the key does not name it, as keys did before.
+    """
+    found = LEDGER_KEY.fullmatch(key)
+    return (found["first"], found["last"]) if found else None
+
+
 def job_folders(job_id: str) -> list[str]:
     """Return all keys of a job, as `Store.delete` takes them."""
     return [f"{kind}/{job_id}/" for kind in ("inputs", "outputs", "snapshots")]
@@ -101,13 +132,20 @@ class Stat(NamedTuple):
 
 
 class Store:
-    """Store of files by key."""
+    """Store of files by key.
 
-    def __init__(self, url: str, answer_s: float = ANSWER_S) -> None:
-        """Raises: ConfigError: the address is none of a store, or lacks something."""
+    Args:
+        answer_s: longest time that it takes for one file.
+        setting: that names it, for messages.
+
+    Raises: ConfigError: the address is none of a store, or lacks something.
+    """
+
+    def __init__(self, url: str, answer_s: float = ANSWER_S, setting: str = "store.url") -> None:
         self.url = url
         self._answer_s = answer_s
-        self._store = _open(url)
+        self._setting = setting
+        self._store = _open(url, setting)
 
     async def put(self, key: str, data: bytes, content_type: str) -> None:
         """Whole or not at all: no reader meets half a file. Raises: StoreError."""
@@ -149,10 +187,11 @@ class Store:
 
     async def _head(self, key: str) -> ObjectMeta:
         try:
-            return await obstore.head_async(self._store, key)
+            # not by its own coroutines: as in `below`
+            return await asyncio.to_thread(obstore.head, self._store, key)
         except (FileNotFoundError, NotFoundError):
             if not isinstance(self._store, LocalStore):  # a HEAD does not say what is not there
-                await obstore.get_range_async(self._store, key, start=0, end=1)
+                await asyncio.to_thread(obstore.get_range, self._store, key, start=0, end=1)
             raise
 
     async def exists(self, key: str) -> bool:
@@ -165,6 +204,17 @@ class Store:
         except NotStored:
             return False
         return True
+
+    async def below(self, folder: str) -> list[str]:
+        """Return the keys below a folder, sorted; none without it. Raises: StoreError."""
+        try:
+            async with self._explained("list", folder):
+                entries = obstore.list(self._store, prefix=folder)
+                # not by its own coroutine: a process that ends right after that may abort
+                found = await asyncio.to_thread(entries.collect)
+        except NotStored:
+            return []
+        return sorted(entry["path"] for entry in found)
 
     async def delete(self, keys: Iterable[str]) -> None:
         """Delete those that exist; a key that ends in / stands for all below it.
@@ -182,10 +232,8 @@ class Store:
     async def _delete_below(self, folder: str) -> None:
         if isinstance(self._store, LocalStore) and self._store.prefix:
             return await self._delete_folder(Path(self._store.prefix), folder)
-        async with self._explained("list", folder):
-            found = await obstore.list(self._store, prefix=folder).collect_async()
-        for entry in found:
-            await self._delete_one(entry["path"])
+        for key in await self.below(folder):
+            await self._delete_one(key)
 
     async def _delete_folder(self, root: Path, folder: str) -> None:
         """Delete what no list shows: empty folders and files that a dead process half wrote."""
@@ -226,7 +274,7 @@ class Store:
             if act == "write" or NO_BUCKET in str(error):
                 raise StoreError(
                     f"cannot {act} {key!r} in {self.url}: the folder or bucket is not there; make "
-                    "it, or correct store.url"
+                    f"it, or correct {self._setting}"
                 ) from error
             raise NotStored(key) from error
         except (BaseError, OSError, ValueError) as error:
@@ -236,18 +284,18 @@ class Store:
             ) from error
 
 
-def _open(url: str) -> ObjectStore:
+def _open(url: str, setting: str) -> ObjectStore:
     try:
         if "://" not in url:
             folder = Path(url).expanduser()
-            private_folder(folder, "store.url")
+            private_folder(folder, setting)
             return LocalStore(folder, automatic_cleanup=True)
         if url in ("memory://", MEMORY):
             return from_url(MEMORY)
         return from_url(url, retry_config=OWN_RETRIES)
     except (BaseError, OSError, ValueError) as error:
         raise ConfigError(
-            f"store.url: cannot open {url!r}: {_first_line(error)}; "
+            f"{setting}: cannot open {url!r}: {_first_line(error)}; "
             "give a folder, s3://bucket/path or gs://bucket/path"
         ) from error
 

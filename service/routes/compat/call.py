@@ -12,7 +12,7 @@ from fastapi.security import APIKeyHeader, HTTPBasic
 
 from service.auth.api_keys import digest_of
 from service.auth.credentials import Scheme, key_of
-from service.front_end.front_end import Front, FrontEnd, bearer, tenant_of_key
+from service.front_end.front_end import Front, FrontEnd, bearer, key_id_of, tenant_of_key
 from service.http.inflight_limits import Hold
 
 
@@ -46,6 +46,11 @@ class Call:
     tenant: str
     key: str | None = None
     """The key, where the request has one."""
+
+    @property
+    def key_id(self) -> str | None:
+        """Return the id of the key, where keys are required."""
+        return key_id_of(self.front, self.key)
 
     @property
     def sender(self) -> str:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from service.errors.problems import TITLES
 from service.http.negotiation import JSON
 from service.routes.documented_responses import PROBLEM_HEADERS, Documents, Responses
-from service.schemas.request import MEDIA_TYPES
+from service.schemas.request_parts import MEDIA_TYPES
 
 ADMITTING = (400, 401, 404, 409, 410, 413, 415, 422, 429, 503, 504)
 """Statuses of errors that a route may answer with that admits a request and waits for its job."""

@@ -114,7 +114,7 @@ async def hugging_face_infer(
     """
     with call.waiting():
         async with entry(call) as entering:
-            asked = await entering.json(HuggingFaceRequest)
+            asked = await entering.json(HuggingFaceRequest, lambda _: model)
             job = await entering.admit(translated(model, asked), names=_names(asked))
         with naming_the_job(job):
             job = await ended(call, job)

@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 from service.errors.handlers import log
 from service.front_end.front_end import FrontEnd
 from service.http.inflight_limits import Hold
-from service.jobs.model.job import Job, JobState
+from service.jobs.model.job import Job
 from service.responses.render import without_output
 from service.responses.wait import until_ended
 from service.routes.compat.call import Call
@@ -26,7 +26,7 @@ async def ended(call: Call, job: Job) -> Job:
     job = await until_ended(call.front, job, call.front.settings.limits.max_wait_s, call.request)
     if not job.state.ended and await call.request.is_disconnected():
         await left(call, job)
-    if job.state is not JobState.SUCCEEDED:
+    if not job.state.is_done:
         raise without_output(job)
     return job
 

@@ -31,10 +31,10 @@ import models.demo
 from models.interface.pipeline import Fields, Pipeline
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
-from tests.bench.quality.drawing import psnr_db
 from workers.engine.engine import Engine, EngineOutput
 from workers.loading import model as loading
 from workers.loading.model import MeshSlice
+from workers.media.psnr import psnr_db
 from workers.programs import warmup
 
 DEMO = Path(models.demo.__file__).parent

@@ -1,4 +1,4 @@
-"""A pool's start as `workers.pool.worker.run_pool` has it, of a model whose weights are hollow."""
+"""A pool's start as `workers.pool.process.run_pool` has it, of a model whose weights are hollow."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ from workers.loading import model as loading
 from workers.loading.layout import ChosenLayout, own
 from workers.loading.model import MeshSlice
 from workers.plan.offload import Residency
-from workers.pool.cost_reporting import measure
-from workers.pool.worker import Worker as _Pool  # noqa: F401  (a pool imports it)
+from workers.pool.measuring import Trials
+from workers.pool.process import run_pool as _pool  # noqa: F401  (a pool imports it)
 from workers.programs import warmup
-from workers.programs.batch_sizes import fast, powers_of_two
+from workers.programs.batch_sizes import fast
+from workers.programs.program_folder import ProgramFolder
 from workers.programs.xla_cache import use_compile_cache
 from workers.slice.mesh import make_mesh
 from workers.slice.mesh_shape import MeshShape
@@ -54,8 +55,9 @@ def started(name: str, dtype: str, slots: int, folder: Path, parts: Parts) -> No
         loading.set_up(pool, model, None)
         use_compile_cache(kept_in)
         devices = own(None)
+        programs = ProgramFolder(kept_in, devices)
     with parts.part("plan"):
-        opened = planned(name, pool, model, devices, kept_in)
+        opened = planned(name, pool, model, devices, programs)
     with parts.part("networks, tokenizers"):
         pipeline = loading.placed(pool, opened.model or model, opened, Hollow(opened, parts))
         jax.block_until_ready(
@@ -66,13 +68,17 @@ def started(name: str, dtype: str, slots: int, folder: Path, parts: Parts) -> No
 
 
 def planned(
-    name: str, pool: PoolSettings, model: ModelSettings, devices: Sequence[jax.Device], folder: Path
+    name: str,
+    pool: PoolSettings,
+    model: ModelSettings,
+    devices: Sequence[jax.Device],
+    folder: ProgramFolder,
 ) -> MeshSlice:
     """As a pool does it; on a CPU without asking whether there is room, which hollow weights do not
     need."""
     if devices[0].platform != "cpu":
         return loading.planned(name, pool, model, devices, folder)
-    _, kept = loading.sketch_of(pool, model, folder)
+    _, kept, _ = loading.sketches_of(pool, model, folder)
     shape = MeshShape().over(len(devices), 1, frozenset())
     own = eight_bit_for(devices[0].device_kind)
     layout = Layout(make_mesh(shape, devices), kernel_for(devices[0], model.dtype), eight_bit=own)
@@ -89,15 +95,11 @@ async def warm_up(
         engine = Engine(pipeline, opened.layout, slots, fast(slots), executables=opened.executables)
         await engine.warm_up(requests)
     if not is_cpu(opened):
-        known = {
-            (pipeline.spec.bucket(fields), size)
-            for fields in requests
-            for size in powers_of_two(slots)
-        }
+        trials = Trials(engine, requests, [0.0] * len(requests))
         with parts.part("trial steps, alone"):
-            await measure(engine, requests, known)
-        with parts.part("trial steps, batches"):
-            await measure(engine, requests)
+            await trials.alone()
+        with parts.part("trial steps, batches, which readiness does not wait for"):
+            await trials.batches()
     engine.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,12 +13,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from models.interface.image_start import latents_file
 from models.interface.pipeline import Pipeline, PyTree, Step, stack_rows
 from models.interface.step_program import StepProgram
+from models.spec.progressive import parts
 from models.spec.quality_presets import EXACT
+from workers.calibration.drawing import is_left_out
+from workers.media.psnr import psnr_db
 
-MOST_DB = 99.0
-"""Of two equal images, to have a number."""
 NO_MOTION: dict[str, str | bool] = {"xla_disable_hlo_passes": "while-loop-invariant-code-motion"}
 """XLA's CPU compiler casts the weights of all layers before it loops over them, where they are
 stored in one dtype and used in another: Wan 1.3B would take 8.4 GB instead of 3."""
@@ -32,7 +33,7 @@ Result = Callable[[PyTree, PyTree], np.ndarray]
 class Drawing:
     result: np.ndarray
     seconds: float
-    """Of all its steps."""
+    """Seconds of the processor of all its steps, since others may be at work on the machine."""
     left_out: float
     """Share of the steps that did without most blocks."""
 
@@ -45,30 +46,43 @@ class Drawer:
         self.pipeline = pipeline
         self._encode, self._decode = jax.jit(pipeline.encode), jax.jit(pipeline.decode)
         self._result = result or self._pixels
-        self._steps: dict[str, Any] = {}
+        self._steps: dict[Any, Any] = {}
 
     def __call__(self, fields: Mapping[str, Any]) -> Drawing:
-        prepared = self.pipeline.prepare(fields, {})
+        two = parts(fields, self.pipeline.spec)
+        first, row, seconds, left_out = self._drawn(two[0] if two else fields, {})
+        if two:
+            estimate = self.pipeline.spatial({**row, "latents": row["denoised"]})
+            images = {"image": latents_file(np.asarray(estimate))}
+            first, row, *more = self._drawn(two[1], images)
+            seconds, left_out = seconds + more[0], left_out + more[1]
+        return Drawing(self._result(first, row), seconds, float(np.mean(left_out)))
+
+    def _drawn(
+        self, fields: Mapping[str, Any], images: Mapping[str, bytes]
+    ) -> tuple[PyTree, PyTree, float, list[bool]]:
+        """One pass: its row before and after its steps, their seconds, and which were left out."""
+        prepared = self.pipeline.prepare(fields, images)
         first = row = self._encode(self.pipeline.weights, dict(prepared.inputs))
         programs = [self._program(step, row) for step in prepared.steps]
-        distances, started = [], time.perf_counter()
+        left_out, started = [], time.process_time()
         for step, program in zip(prepared.steps, programs, strict=True):
             row = program(self.pipeline.weights, row, _values(step))
-            distances += [row["step_cache"]["distance"]] if "step_cache" in row else []
+            left_out.append(is_left_out(step.values, row))
         jax.block_until_ready(row)
-        seconds = time.perf_counter() - started
-        left_out = np.mean([float(distance) > 0 for distance in distances]) if distances else 0.0
-        return Drawing(self._result(first, row), seconds, float(left_out))
+        return first, row, time.process_time() - started, left_out
 
     def _pixels(self, first: PyTree, row: PyTree) -> np.ndarray:
         return np.asarray(self._decode(self.pipeline.weights, row))
 
     def _program(self, step: Step, row: PyTree) -> Any:
-        if step.phase not in self._steps:
+        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(row))
+        key = step.phase, jax.tree.structure(row), shapes  # plans look differently far back
+        if key not in self._steps:
             program = jax.jit(partial(one_step, self.pipeline, step.phase))
             lowered = program.lower(self.pipeline.weights, row, _values(step))
-            self._steps[step.phase] = lowered.compile(NO_MOTION)
-        return self._steps[step.phase]
+            self._steps[key] = lowered.compile(NO_MOTION)
+        return self._steps[key]
 
 
 def one_step(
@@ -80,11 +94,6 @@ def one_step(
 
 def _values(step: Step) -> dict[str, np.ndarray]:
     return {name: np.asarray(value, np.float32)[None] for name, value in step.values.items()}
-
-
-def psnr_db(picture: np.ndarray, other: np.ndarray, peak: float = 255) -> float:
-    noise = np.mean(np.square(picture.astype(float) - other))
-    return MOST_DB if noise == 0 else 10 * math.log10(peak**2 / noise)
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,11 @@ from models.interface.pipeline import Pipeline, PyTree
 from models.loading.random_weights import RandomWeights
 from models.loading.sources import Reader
 from models.spec.quality_presets import EXACT, LEVERS, Quality, StepCache
+from models.spec.step_plan import PlannedCache
 from models.text.tokenizer import BlankTokenizer, Tokenizer, Tokens
 from models.weights.quantize import Rounding
-from tests.bench.quality.drawing import Cost, Drawer, cost, drawn, psnr_db
+from tests.bench.quality.drawing import Cost, Drawer, cost, drawn
+from workers.media.psnr import psnr_db
 
 WORDS = 512
 SMALL = 1 << 24
@@ -40,7 +42,14 @@ _VAE = {"block_out_channels": [32] * 4, "layers_per_block": 1}
 Changes = Mapping[str, Mapping[str, Any]]
 """Component → what its config has otherwise than the published one."""
 
-LOOSE = {
+PLANNED = {
+    f"planned, {len(whole)} of 8": Quality(
+        step_cache=PlannedCache(kind="planned", steps=8, whole=whole, estimate="taylor")
+    )
+    for whole in ((0, 1, 3, 5), (0, 1, 4), (0, 1))
+}
+"""Plans of the usual form: their time is asked here, since random networks cannot be foretold."""
+LOOSE = PLANNED | {
     "first-block, 0.6": Quality(step_cache=StepCache(kind="first-block", threshold=0.6)),
     "teacache, 1.0": Quality(step_cache=StepCache(kind="teacache", threshold=1.0)),
 }
@@ -83,6 +92,13 @@ WIDE: Mapping[str, Wide] = {
         {"text_encoder": _T5, "vae": {"base_dim": 8, "num_res_blocks": 1}},
         {"width": 96, "height": 96, "num_frames": 1, "max_sequence_length": 32},
     ),
+    "wan-few": Wide(
+        "Wan 2.1 T2V 1.3B, 4 of 30 layers, 128 x 128, 9 frames, guidance 5",
+        "wan2.1-1.3b",
+        {"text_encoder": _T5, "vae": {"base_dim": 8, "num_res_blocks": 1}},
+        {"width": 128, "height": 128, "num_frames": 9, "max_sequence_length": 32},
+        {"transformer": {"num_layers": 4}},
+    ),
     "sdxl": Wide(
         "SDXL base 1.0, whole, 128 x 128, guidance 5",
         "sdxl",
@@ -94,7 +110,7 @@ WIDE: Mapping[str, Wide] = {
     "flux": _flux(1, 2, "bfloat16"),
     "flux-whole": _flux(19, 38, "bfloat16"),
 }
-"""Their weights take 5.7, 5.2, 1.4 and 24 GB."""
+"""Their weights take 5.7, 0.9, 5.2, 1.4 and 24 GB."""
 
 
 def costs(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
 
 import atelier
 from deploy.local.embedded_redis import embedded
+from service.auth.api_keys import ApiKey, ApiKeys
+from service.jobs.redis import connection
+from service.settings.redis import RedisSettings
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -74,3 +80,94 @@ def test_a_whole_key_can_be_revoked_and_is_not_told(
     for expected in (0, atelier.EXIT_FAILED):
         code, _, said = run(capsys, "revoke", text, *at)
         assert code == expected and text.split("_")[1] in said and secret not in said
+
+
+def test_keys_are_exported_and_imported(
+    capsys: pytest.CaptureFixture[str], redis_url: str, empty_redis: Redis, tmp_path: Path
+) -> None:
+    """Without their texts; an imported key is good, and one that is there already stays."""
+    at = ("--redis", redis_url)
+    texts = [run(capsys, "create", "--tenant", name, *at)[1].strip() for name in ("acme", "b")]
+    exported = run(capsys, "export", *at)[1]
+    assert not any(text.rpartition("_")[2] in exported for text in texts)
+    file = tmp_path / "keys.jsonl"
+    file.write_text(exported)
+    table = run(capsys, "list", *at)[1]
+    assert run(capsys, "revoke", texts[0], *at)[0] == 0
+    code, _, said = run(capsys, "import", str(file), *at)
+    assert code == 0 and "1 keys added, 1 were there" in said
+    assert run(capsys, "list", *at)[1] == table
+    found = asyncio.run(_found(redis_url, texts[0]))
+    assert found is not None and found.tenant == "acme"
+
+
+@pytest.mark.parametrize("wrong", ["{}", "no json", '{"id": "a"}'])
+def test_a_wrong_export_is_imported_in_no_part(
+    capsys: pytest.CaptureFixture[str], redis_url: str, empty_redis: Redis, tmp_path: Path,
+    wrong: str,
+) -> None:  # fmt: skip
+    at = ("--redis", redis_url)
+    text = run(capsys, "create", "--tenant", "acme", *at)[1].strip()
+    good = run(capsys, "export", *at)[1]
+    assert run(capsys, "revoke", text, *at)[0] == 0
+    file = tmp_path / "keys.jsonl"
+    file.write_text(good + wrong)
+    code, _, said = run(capsys, "import", str(file), *at)
+    assert code == atelier.EXIT_USAGE and "line 2" in said
+    assert len(run(capsys, "list", *at)[1].splitlines()) == 1
+
+
+def test_another_key_of_the_same_id_is_told(
+    capsys: pytest.CaptureFixture[str], redis_url: str, empty_redis: Redis, tmp_path: Path
+) -> None:
+    at = ("--redis", redis_url)
+    assert run(capsys, "create", "--tenant", "acme", *at)[0] == 0
+    key = json.loads(run(capsys, "export", *at)[1])
+    file = tmp_path / "keys.jsonl"
+    others = [key | {"digest": "0" * 64}, key | {"id": "new"}]
+    file.write_text("\n".join(map(json.dumps, others)))
+    code, _, said = run(capsys, "import", str(file), *at)
+    assert code == atelier.EXIT_USAGE and key["id"] in said
+    assert len(run(capsys, "list", *at)[1].splitlines()) == 2, "none was added"
+
+
+def test_one_id_twice_in_a_file_is_told(
+    capsys: pytest.CaptureFixture[str], redis_url: str, empty_redis: Redis, tmp_path: Path
+) -> None:
+    """The same line twice is one key."""
+    at = ("--redis", redis_url)
+    text = run(capsys, "create", "--tenant", "acme", *at)[1].strip()
+    line = run(capsys, "export", *at)[1].strip()
+    assert run(capsys, "revoke", text, *at)[0] == 0
+    other, file = json.dumps(json.loads(line) | {"digest": "0" * 64}), tmp_path / "keys.jsonl"
+    file.write_text(f"{line}\n{other}\n")
+    code, _, said = run(capsys, "import", str(file), *at)
+    assert code == atelier.EXIT_USAGE and text.split("_")[1] in said
+    assert len(run(capsys, "list", *at)[1].splitlines()) == 1, "none was added"
+    file.write_text(f"{line}\n{line}\n")
+    code, _, said = run(capsys, "import", str(file), *at)
+    assert code == 0 and "1 keys added, 0 were there" in said
+
+
+async def _found(redis_url: str, text: str) -> ApiKey | None:
+    keys = ApiKeys(await connection.connect(RedisSettings(url=redis_url)))
+    try:
+        return await keys.find(text)
+    finally:
+        await keys.close()
+
+
+def test_an_operators_key(
+    capsys: pytest.CaptureFixture[str], redis_url: str, empty_redis: Redis
+) -> None:
+    """It has a person's name and no tenant, and is exported like any other."""
+    at = ("--redis", redis_url)
+    code, _, said = run(capsys, "create", "--operator", *at)
+    assert code == atelier.EXIT_USAGE and "--name" in said
+    code, text, said = run(capsys, "create", "--operator", "--name", "alice", *at)
+    assert code == 0 and "the operator alice" in said
+    assert run(capsys, "list", *at)[1].splitlines()[1].split()[1] == "(operator)"
+    found = asyncio.run(_found(redis_url, text.strip()))
+    assert found is not None and (found.role, found.tenant) == ("operator", "")
+    with pytest.raises(SystemExit):
+        run(capsys, "create", "--operator", "--tenant", "acme", "--name", "x", *at)

@@ -56,6 +56,18 @@ def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
     }
 
 
+def test_a_quality_is_a_name_or_a_likeness() -> None:
+    args = atelier.parser().parse_args(["generate", "a star", "--quality", "min_psnr_db=28.5"])
+    assert body_of(args)["quality"] == {"min_psnr_db": 28.5}
+
+
+def test_hires_fix_is_switched_off() -> None:
+    """None is not the same as leaving it out, which takes the model's default."""
+    parse = atelier.parser().parse_args
+    assert body_of(parse(["generate", "a star", "--hires", "none"]))["hires"] is None
+    assert "hires" not in body_of(parse(["generate", "a star"]))
+
+
 def test_every_field_of_the_schema_is_an_option_with_help() -> None:
     generate = atelier.parser()._subparsers._group_actions[0].choices["generate"]  # type: ignore
     generate.complete()

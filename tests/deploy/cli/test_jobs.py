@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import atelier
+from service.jobs.model.job import JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings.settings import Settings
@@ -114,3 +115,34 @@ async def test_a_file_that_cannot_be_written_leaves_the_job(
     code, _, err = await run("generate", "a star", "-o", tmp_path / "frames")
     assert code == atelier.EXIT_USAGE
     assert "atelier jobs wait job_" in err and err.count("atelier: ") == 1
+
+
+async def test_drafts_of_an_audition_are_chosen_and_finished(
+    run: Run, pool: StandIn, queue: Queue, tmp_path: Path
+) -> None:
+    code, out, err = await run("generate", "a star", "--audition", 3, "--seed", 5, "-o", tmp_path)
+    assert code == 0 and len(out.split()) == 3
+    (job,) = await queue.list(limit=2)
+    assert (job.state, job.images, job.stop_at_step) == (JobState.PAUSED, 3, 1)
+    assert f"atelier jobs continue {job.id} --images N" in err
+    given = ["--images", "2,0", "--prompt", "a moon", "-o", tmp_path / "chosen"]
+    (tmp_path / "chosen").mkdir()
+    code, out, err = await run("jobs", "continue", job.id, *given)
+    assert code == 0 and len(out.split()) == 2
+    assert "warning: prompt: the first 1 steps were drawn with another one" in err
+    newest = (await queue.list(limit=2))[0]
+    assert (newest.continues, newest.seeds) == (job.id, [7, 5])
+    code, _, err = await run("jobs", "continue", newest.id)
+    assert code == atelier.EXIT_FAILED and "can be continued once it is paused" in err
+
+
+async def test_an_audition_of_an_unknown_model_has_to_say_its_step(
+    run: Run, pool: StandIn, queue: Queue, tmp_path: Path
+) -> None:
+    code, _, err = await run("generate", "a star", "--audition", 3, "--model", "none")
+    assert code == atelier.EXIT_USAGE and "--stop-at-step" in err
+    given = ["--audition", 2, "--stop-at-step", 3, "-o", tmp_path]
+    code, _, _ = await run("generate", "a star", *given)
+    assert code == 0
+    (job,) = await queue.list(limit=2)
+    assert (job.images, job.stop_at_step) == (2, 3)

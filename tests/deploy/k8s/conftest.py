@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from tests.deploy.k8s.rendering import K8S, OVERLAYS, Object, edited, overlay, rendered
+from tests.deploy.k8s.rendering import K8S, OVERLAYS, Object, copied, edited, overlay, rendered
+from tests.deploy.k8s.values import ALL_WAYS
+from tools.cluster.overlay import write
 
-WEIGHTS = "- ../../components/weights-gcs-fuse"
+WEIGHTS = "- ../../components/weights-gcs-fuse\n"
+BY_NAMESPACE = "transformers:\n- ../../components/weights-hyperdisk-ml/by-namespace\n"
+VARIANTS: dict[str, tuple[tuple[str, str], ...]] = {
+    "weights-hyperdisk-ml": (
+        (WEIGHTS, "- ../../components/weights-hyperdisk-ml\n"),
+        ("components:\n", f"{BY_NAMESPACE}components:\n"),
+    ),
+    "weights-pvc": ((WEIGHTS, "- ../../components/weights-pvc\n"),),
+    "memorystore": ((WEIGHTS, f"{WEIGHTS}- ../../components/memorystore\n"),),
+    "tracing": ((WEIGHTS, f"{WEIGHTS}- ../../components/tracing\n"),),
+}
+"""Edits of an overlay, by the component that it has then."""
+V6E = "gke-tpu-v6e"
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -17,17 +31,16 @@ def objects(request: pytest.FixtureRequest) -> tuple[Object, ...]:
 
 @pytest.fixture(scope="session")
 def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Object, ...]]:
-    """An overlay with each of the components that none has by itself."""
-    lines = {
-        "weights-hyperdisk-ml": ["- ../../components/weights-hyperdisk-ml"],
-        "weights-pvc": ["- ../../components/weights-pvc"],
-        "memorystore": [WEIGHTS, "- ../../components/memorystore"],
-        "tracing": [WEIGHTS, "- ../../components/tracing"],
-    }
-    return {
-        name: edited(tmp_path_factory.mktemp(name), "gke-tpu-v6e", WEIGHTS, *with_it)
-        for name, with_it in lines.items()
-    }
+    """An overlay with each of the components that none has by itself; root above other ones."""
+    folder = tmp_path_factory.mktemp
+    found = {name: edited(folder(name), V6E, *edits) for name, edits in VARIANTS.items()}
+    for name in ("weights-hyperdisk-ml", "memorystore"):
+        found[f"{name}-root"] = edited(folder(name), f"{V6E}-root", *VARIANTS[name], of=V6E)
+    found["values"] = rendered(write(ALL_WAYS, "values", copied(folder("values"))))
+    for name in ("gke-tpu-multihost", "gke-tpu-v5e-spot"):
+        edit = (V6E, name)
+        found[f"{name}-root"] = edited(folder(name), f"{V6E}-root", edit)
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ GROUPS: Mapping[str, str] = {
     "ScaledObject": "keda.sh/v1alpha1",
     "TriggerAuthentication": "keda.sh/v1alpha1",
     "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1",
+    "ComputeClass": "cloud.google.com/v1",
 }
 """Kind → apiVersion."""
 
@@ -102,6 +103,24 @@ FIELDS: Mapping[str, frozenset[str]] = {
             "triggers.metricType",
             "triggers.metadata",
             "triggers.authenticationRef.name",
+        )
+    ),
+    "ComputeClass": frozenset(
+        (
+            "priorities.reservations.affinity",
+            "priorities.reservations.specific.name",
+            "priorities.reservations.specific.project",
+            "priorities.spot",
+            "priorities.flexStart.enabled",
+            "priorities.machineType",
+            "priorities.gpu.type",
+            "priorities.gpu.count",
+            "priorities.gpu.driverVersion",
+            "priorities.tpu.type",
+            "priorities.tpu.count",
+            "priorities.tpu.topology",
+            "whenUnsatisfiable",
+            "nodePoolAutoCreation.enabled",
         )
     ),
     "TriggerAuthentication": frozenset(("podIdentity.provider",)),

@@ -41,6 +41,10 @@ class Pods:
         return [*self.spec.get("initContainers", []), *self.spec["containers"]]
 
     @property
+    def namespace(self) -> str:
+        return namespace_of(self.owner)
+
+    @property
     def component(self) -> str:
         return self.labels[COMPONENT]
 
@@ -56,13 +60,19 @@ def name_of(one: Object) -> str:
     return str(one["metadata"]["name"])
 
 
+def namespace_of(one: Object) -> str:
+    return str(one["metadata"]["namespace"])
+
+
 def of_kind(objects: Iterable[Object], *kinds: str) -> list[Object]:
     return [one for one in objects if one["kind"] in kinds]
 
 
-def named(objects: Iterable[Object], kind: str, name: str) -> Object:
-    """The one object of that name, with or without a hash behind it."""
-    found = [one for one in of_kind(objects, kind) if name_of(one) in (name, _unhashed(name, one))]
+def named(objects: Iterable[Object], kind: str, name: str, at: str | None = None) -> Object:
+    """The one object of that name, with or without a hash behind it, in a namespace or anywhere."""
+    of_kinds = of_kind(objects, kind)
+    there = [one for one in of_kinds if at is None or namespace_of(one) == at]
+    found = [one for one in there if name_of(one) in (name, _unhashed(name, one))]
     assert len(found) == 1, f"{len(found)} objects are {kind} {name}"
     return found[0]
 
@@ -111,12 +121,13 @@ def environment(objects: Iterable[Object], pods: Pods) -> dict[str, str]:
     """Of a pod's only container."""
     found: dict[str, str] = {}
     for source in pods.container.get("envFrom", []):
-        found |= named(objects, "ConfigMap", source["configMapRef"]["name"])["data"]
+        name = source["configMapRef"]["name"]
+        found |= named(objects, "ConfigMap", name, pods.namespace)["data"]
     return found | {one["name"]: one["value"] for one in pods.container.get("env", [])}
 
 
 def gaps(objects: Iterable[Object]) -> list[str]:
     """Places that somebody has to fill in; a StatefulSet's script has words in capitals, too."""
     text = repr([one for one in objects if one["kind"] != "StatefulSet"])
-    places = r"PROJECT|REGION|REDIS_HOST|SITE|MODEL\b|DISK|\bNAME\b|\bNAMESPACE\b"
+    places = r"\bPROJECT\b|REGION|REDIS_HOST|SITE|MODEL\b|DISK|\bNAME\b|\bNAMESPACE\b"
     return re.findall(places, text)

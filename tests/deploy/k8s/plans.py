@@ -31,7 +31,7 @@ class Case:
     """As `atelier plan` calls it."""
     size: str
     chip: Chip
-    chips: int
+    devices: int
     """Of a host."""
     hosts: int = 1
 
@@ -43,6 +43,8 @@ CASES = (
     Case("gke-tpu-v5e", "sdxl", "1024x1024", CHIPS["v5e"], 8),
     Case("gke-tpu-v6e", "flux-dev", "1024x1024", CHIPS["v6e"], 8),
     Case("gke-tpu-multihost", "wan2.1-14b", "1280x720, 81 frames", CHIPS["v6e"], 4, hosts=4),
+    Case("gke-tpu-v5p", "flux-dev", "1024x1024", CHIPS["v5p"], 4),
+    Case("gke-tpu-7x", "wan2.2-a14b", "1280x720, 81 frames", CHIPS["tpu7x"], 8),
     Case("gke-gpu-h100", "flux-dev", "1024x1024", CHIPS["h100"], 1),
     Case("gke-gpu-h200", "wan2.2-a14b", "1280x720, 81 frames", CHIPS["h200"], 8),
 )
@@ -60,7 +62,7 @@ def best(case: Case) -> Estimate:
     """The soonest layout, as `mesh = "auto"` finds it: between hosts one axis has all."""
     between = [{axis: case.hosts} for axis in CROSSING] if case.hosts > 1 else [{}]
     found = [
-        search(sketch_of(case.model), case.chip, case.chips, dcn=dcn).latency for dcn in between
+        search(sketch_of(case.model), case.chip, case.devices, dcn=dcn).latency for dcn in between
     ]
     return min((ranked[0] for ranked in found if ranked), key=lambda one: one.request_s)
 
@@ -71,7 +73,7 @@ def row(case: Case) -> str:
     cells = (
         f"`{case.overlay}`",
         f"{case.model}, {case.size}",
-        f"{case.chips * case.hosts} {case.chip.name}",
+        f"{case.devices * case.hosts} {case.chip.name}",
         str(planned.shape),
         f"{planned.total_bytes / GIB:.1f} of {case.chip.memory_bytes / GIB:.1f} GiB",
         duration(planned.request_s),

@@ -9,25 +9,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+
+from tools.cluster.overlay import renderer
 
 REPOSITORY = Path(__file__).parents[3]
 K8S = REPOSITORY / "deploy" / "k8s"
 OVERLAYS = sorted(folder.name for folder in (K8S / "overlays").iterdir())
 GKE = [name for name in OVERLAYS if name.startswith("gke-")]
 SPOT = [name for name in OVERLAYS if name.endswith("-spot")]
-RENDERERS = (("kubectl", "kustomize"), ("kustomize", "build"))
+ROOT = [name for name in OVERLAYS if name.endswith("-root")]
 
 Object = dict[str, Any]
-
-
-def renderer() -> tuple[str, str]:
-    """The command that renders a folder."""
-    for program, command in RENDERERS:
-        if shutil.which(program):
-            return program, command
-    pytest.fail("neither kubectl (1.27 or later) nor kustomize (5 or later) is on the PATH")
 
 
 @cache
@@ -47,13 +40,21 @@ def load_all(text: str) -> Iterator[Object]:
     yield from yaml.load_all(text, yaml.CSafeLoader)
 
 
-def edited(folder: Path, name: str, line: str, *lines: str) -> tuple[Object, ...]:
-    """An overlay in whose kustomization somebody put other lines in place of one."""
-    file = copied(folder) / "overlays" / name / "kustomization.yaml"
-    before = file.read_text()
-    assert f"{line}\n" in before, f"{name} has no line {line!r}"
-    file.write_text(before.replace(f"{line}\n", "".join(f"{one}\n" for one in lines)))
-    return rendered(file.parent)
+def stands_on(name: str) -> str:
+    """The overlay that one of its variants, on Spot machines or as root, is above."""
+    return name.removesuffix("-spot").removesuffix("-root")
+
+
+def edited(folder: Path, name: str, *edits: tuple[str, str], of: str = "") -> tuple[Object, ...]:
+    """An overlay whose kustomization, or that of another one below it, has other lines."""
+    overlays = copied(folder) / "overlays"
+    file = overlays / (of or name) / "kustomization.yaml"
+    text = file.read_text()
+    for before, after in edits:
+        assert before in text, f"{file} has no {before!r}"
+        text = text.replace(before, after)
+    file.write_text(text)
+    return rendered(overlays / name)
 
 
 def copied(folder: Path) -> Path:

@@ -45,8 +45,8 @@ def toml_of(objects: tuple[Object, ...], pods: Pods, path: str) -> str:
     folder, _, name = path.rpartition("/")
     (mount,) = (m for m in pods.container["volumeMounts"] if m["mountPath"] == folder)
     (volume,) = (v for v in pods.spec["volumes"] if v["name"] == mount["name"])
-    found = named(objects, "ConfigMap", volume["configMap"]["name"])["data"][name]
-    return str(found)
+    found = named(objects, "ConfigMap", volume["configMap"]["name"], pods.namespace)
+    return str(found["data"][name])
 
 
 def pool_of(settings: Settings, pods: Pods) -> PoolSettings:

@@ -65,18 +65,21 @@ def test_commands_are_ateliers(objects: tuple[Object, ...]) -> None:
 
 
 def test_settings_load_and_name_each_workload(objects: tuple[Object, ...]) -> None:
-    (front,) = pods_of(objects, "frontend")
-    settings = settings_of(objects, front)
-    assert settings.server.keys is True
-    pools = {pods.container["command"][-1] for pods in pods_of(objects, "pool")}
-    assert pools == set(settings.pools)
     for pods in pods_of(objects, "pool"):
-        pool = pool_of(settings_of(objects, pods), pods)
+        settings = settings_of(objects, pods)
         name = pods.container["command"][-1]
         assert name == pods.labels["app.kubernetes.io/instance"]
         assert pods.owner["metadata"]["name"] == f"atelier-pool-{name}"
-        assert pool.model in settings.models
-    assert {pool.model for pool in settings.pools.values()} == set(settings.models)
+        assert [*settings.pools] == [name]
+        assert [*settings.models] == [settings.pools[name].model]
+
+
+def test_front_ends_know_neither_models_nor_pools(objects: tuple[Object, ...]) -> None:
+    """They learn of models by Redis: another model starts no front end anew."""
+    (front,) = pods_of(objects, "frontend")
+    settings = settings_of(objects, front)
+    assert settings.server.keys is True
+    assert not (settings.models or settings.pools)
 
 
 def test_variables_are_settings_or_known_of_others(every_object: list[Object]) -> None:
@@ -89,16 +92,23 @@ def test_variables_are_settings_or_known_of_others(every_object: list[Object]) -
     assert {name for name in names if not name.startswith("ATELIER_")} == OTHERS
 
 
+@pytest.mark.parametrize(
+    ("component", "key"), [("frontend", "port ="), ("pool", "model =")], ids=["frontend", "pool"]
+)
 def test_a_misspelt_key_stops_every_overlay(
-    objects: tuple[Object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    objects: tuple[Object, ...],
+    component: str,
+    key: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (front,) = pods_of(objects, "frontend")
-    path = environment(objects, front)["ATELIER_CONFIG"]
-    file = tmp_path / "atelier.toml"
-    file.write_text(toml_of(objects, front, path).replace("model =", "modle =", 1))
-    monkeypatch.setenv("ATELIER_CONFIG", str(file))
-    with pytest.raises(ConfigError, match="modle: unknown key"):
-        load_settings()
+    for pods in pods_of(objects, component):
+        text = toml_of(objects, pods, environment(objects, pods)["ATELIER_CONFIG"])
+        file = tmp_path / "atelier.toml"
+        file.write_text(text.replace(key, "surprise =", 1))
+        monkeypatch.setenv("ATELIER_CONFIG", str(file))
+        with pytest.raises(ConfigError, match="surprise: unknown key"):
+            load_settings()
 
 
 def test_ports_are_those_of_the_settings(objects: tuple[Object, ...]) -> None:

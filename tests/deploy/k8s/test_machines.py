@@ -11,12 +11,13 @@ import pytest
 from models.parallel.jax_internals import xla_client
 from service.settings.settings import Settings
 from tests.deploy.k8s.objects import Pods, exists, name_of, of_kind, pods_of, templates
-from tests.deploy.k8s.rendering import GKE, REPOSITORY, SPOT, Object, overlay
+from tests.deploy.k8s.rendering import GKE, REPOSITORY, SPOT, Object, overlay, stands_on
 from tests.deploy.k8s.settings import pool_of, settings_of
 from tests.deploy.k8s.test_scaling import query
 from workers.pool.worker import ENDING, LAST_WORDS_S, PUTTING_ASIDE
 from workers.slice.chips import GPU_SHARE
 from workers.slice.mesh_shape import MeshShape
+from workers.slice.preflight import LEAST_SHM_BYTES
 
 SPOT_PODS_S = 15
 """Of the 30 s after a Spot machine's notice, what GKE leaves to pods that are not the system's."""
@@ -44,10 +45,14 @@ MACHINES = {
     "gke-tpu-v6e": Machine("ct6e-standard-8t", 8, 180, 1440),
     "gke-tpu-v5e": Machine("ct5lp-hightpu-8t", 8, 224, 384),
     "gke-tpu-multihost": Machine("ct6e-standard-4t", 4, 180, 720),
+    "gke-tpu-v5p": Machine("ct5p-hightpu-4t", 4, 208, 448),
+    "gke-tpu-7x": Machine("tpu7x-standard-4t", 4, 224, 960),
     "gke-gpu-h100": Machine("a3-highgpu-8g", 8, 208, 1872),
     "gke-gpu-h200": Machine("a3-ultragpu-8g", 8, 224, 2952),
 }
 """That docs/operations/gke.md makes node pools of."""
+DEVICES = {"gke-tpu-7x": 2}
+"""Devices that JAX sees a chip, where it is not one."""
 TO_PODS = 0.9
 """Of a machine's processors and memory at the least: the rest is the system's and its daemons'."""
 GIB = 2**30
@@ -88,6 +93,8 @@ def test_spot_pools_are_gone_before_their_machine(name: str) -> None:
         tolerated = [one["key"] for one in pods.spec.get("tolerations", [])]
         assert (selector.get("cloud.google.com/gke-spot") == "true") == on_spot
         assert ("cloud.google.com/gke-spot" in tolerated) == on_spot
+        if pods.component == "pool":
+            assert settings_of(objects, pods).usage.spot == on_spot
         if on_spot:
             assert pods.spec["terminationGracePeriodSeconds"] <= SPOT_PODS_S
         elif pods.component != "pool":
@@ -120,8 +127,8 @@ def test_chips_are_those_of_the_topology_and_of_the_mesh(name: str) -> None:
         if kind == TPU:
             sides = pods.spec["nodeSelector"][TOPOLOGY].split("x")
             assert chips * hosts == math.prod(map(int, sides))
-            assert chips == MACHINES[name.removesuffix("-spot")].chips
-        check_mesh(settings_of(objects, pods), pods, chips, hosts)
+            assert chips == MACHINES[stands_on(name)].chips
+        check_mesh(settings_of(objects, pods), pods, chips * DEVICES.get(stands_on(name), 1), hosts)
         tolerated = [one["key"] for one in pods.spec["tolerations"]]
         assert kind in tolerated
 
@@ -136,7 +143,9 @@ def test_a_machine_has_room_for_a_pod_on_each_of_its_chips(name: str) -> None:
         together = machine.chips // int(requests[kind])
         assert together * int(requests[kind]) == machine.chips
         assert together * int(requests["cpu"]) <= TO_PODS * machine.vcpus
-        memory_bytes = together * int(requests["memory"].removesuffix("Gi")) * GIB
+        beside = pods.template["metadata"]["annotations"]["gke-gcsfuse/memory-request"]
+        each = sum(int(text.removesuffix("Gi")) for text in (requests["memory"], beside))
+        memory_bytes = together * each * GIB
         assert memory_bytes <= TO_PODS * machine.memory_gb * 1e9
 
 
@@ -148,13 +157,29 @@ def test_gpu_pools_have_the_memory_that_the_planner_reckons_with() -> None:
     assert "'XLA_CLIENT_MEM_FRACTION'" in Path(xla_client).read_text("utf-8")
 
 
-def check_mesh(settings: Settings, pods: Pods, chips: int, hosts: int) -> None:
+def test_accelerators_that_speak_to_each_other_have_shared_memory() -> None:
+    """As much as a worker wants before it starts JAX; a container's own is 64 MiB."""
+    for name in MACHINES:
+        for pods in pods_of(overlay(name), "pool"):
+            (kind,) = pods.container["resources"]["limits"].keys() & {TPU, GPU}
+            mounts = {one["mountPath"]: one["name"] for one in pods.container["volumeMounts"]}
+            if kind == GPU and pods.container["resources"]["limits"][kind] == "1":
+                assert "/dev/shm" not in mounts
+                continue
+            (source,) = (
+                one["emptyDir"] for one in pods.spec["volumes"] if one["name"] == mounts["/dev/shm"]
+            )
+            assert source["medium"] == "Memory"
+            assert int(source["sizeLimit"].removesuffix("Gi")) * GIB >= LEAST_SHM_BYTES
+
+
+def check_mesh(settings: Settings, pods: Pods, devices: int, hosts: int) -> None:
     pool = pool_of(settings, pods)
     assert pool.mesh != "auto"
     sizes = [*pool.mesh.ici.values(), *pool.mesh.dcn.values()]
     assert -1 not in sizes
-    assert math.prod(sizes) == chips * hosts
-    assert MeshShape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring).over(chips, hosts)
+    assert math.prod(sizes) == devices * hosts
+    assert MeshShape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring).over(devices, hosts)
     assert pool.hosts.count == hosts
 
 
@@ -193,7 +218,7 @@ def test_pools_come_from_zero_and_go_slowly(name: str) -> None:
         (pods, *_) = pods_of(overlay(name), "pool")
         assert spec["scaleTargetRef"]["name"] == name_of(pods.owner)
         model = pool_of(settings_of(overlay(name), pods), pods).model
-        assert trigger["metadata"]["query"] == query().replace("MODEL", model)
+        assert trigger["metadata"]["query"] == query(model, 'namespace="atelier"')
         probe = pods.container["startupProbe"]
         start_s = probe["failureThreshold"] * probe["periodSeconds"]
         assert spec["initialCooldownPeriod"] >= start_s

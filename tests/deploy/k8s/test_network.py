@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from models.parallel.jax_internals import coordinator_port
-from tests.deploy.k8s.objects import matches, name_of, of_kind, pods_of
+from tests.deploy.k8s.objects import matches, name_of, namespace_of, of_kind, pods_of
 from tests.deploy.k8s.rendering import K8S, OVERLAYS, Object, overlay, rendered
 from tests.deploy.k8s.settings import pool_of, settings_of
 
@@ -29,6 +29,8 @@ UDP = {("kube-system", 53), ("169.254.20.10/32", 53), ("169.254.169.254/32", 53)
 LOAD_BALANCERS = ("130.211.0.0/22", "35.191.0.0/16")
 LIBTPU = (8471, 8476)
 """Where libtpu listens: of GKE's own, and as LeaderWorkerSet has it (TPU_PROCESS_PORT)."""
+TPU_METRICS = 8431
+"""Where libtpu answers GKE's collectors."""
 PRIVATE = {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16"}
 
 
@@ -38,33 +40,44 @@ def flows(objects: Iterable[Object]) -> set[Flow]:
         (pods.component, *flow)
         for pods in pods_of(every)
         for policy in of_kind(every, "NetworkPolicy")
-        if matches(policy["spec"]["podSelector"], pods.labels)
-        for flow in _flows(every, policy["spec"])
+        if namespace_of(policy) == pods.namespace
+        and matches(policy["spec"]["podSelector"], pods.labels)
+        for flow in _flows(every, policy)
     }
 
 
-def _flows(objects: list[Object], spec: Object) -> Iterator[tuple[str, str, int]]:
+def _flows(objects: list[Object], policy: Object) -> Iterator[tuple[str, str, int]]:
+    spec, at = policy["spec"], namespace_of(policy)
     for way, rules, peers in (("in", "ingress", "from"), ("out", "egress", "to")):
         for rule in spec.get(rules, []):
             assert rules.capitalize() in spec["policyTypes"]
             for port in rule["ports"]:
                 number = port["port"] if port["protocol"] == "TCP" else -port["port"]
                 for peer in rule[peers]:
-                    yield from ((way, name, number) for name in _names(objects, peer))
+                    yield from ((way, name, number) for name in _names(objects, peer, at))
 
 
-def _names(objects: list[Object], peer: Object) -> Iterator[str]:
+def _names(objects: list[Object], peer: Object, at: str) -> Iterator[str]:
+    """Whom a peer of a policy means: components of ours, or other namespaces and addresses."""
     if "ipBlock" in peer:
         yield peer["ipBlock"]["cidr"]
-    elif "namespaceSelector" in peer:
-        selector = peer["namespaceSelector"]
-        yield from selector.get("matchLabels", {}).values()
-        for expression in selector.get("matchExpressions", []):
-            yield from expression["values"]
-    else:
-        chosen = {p.component for p in pods_of(objects) if matches(peer["podSelector"], p.labels)}
-        assert chosen, peer
-        yield from chosen
+        return
+    ours = {name_of(one) for one in of_kind(objects, "Namespace")}
+    namespaces = [*_namespaces(peer["namespaceSelector"])] if "namespaceSelector" in peer else [at]
+    yield from (name for name in namespaces if name not in ours)
+    chosen = {
+        pods.component
+        for pods in pods_of(objects)
+        if pods.namespace in namespaces and matches(peer["podSelector"], pods.labels)
+    }
+    assert chosen or namespaces != [at] or len(ours) > 1, peer
+    yield from chosen
+
+
+def _namespaces(selector: Object) -> Iterator[str]:
+    yield from selector.get("matchLabels", {}).values()
+    for expression in selector.get("matchExpressions", []):
+        yield from expression["values"]
 
 
 def expected(name: str) -> set[Flow]:
@@ -77,6 +90,8 @@ def expected(name: str) -> set[Flow]:
     found |= {("pool", "in", who, 9100) for who in PROMETHEUS}
     if cloud:
         found |= {("frontend", "in", who, 8000) for who in LOAD_BALANCERS}
+    if "tpu" in name:
+        found.add(("pool", "in", "kube-system", TPU_METRICS))
     if "multihost" in name:
         ports = (int(coordinator_port), 8477, *LIBTPU)
         found |= {("pool", way, "pool", port) for way in ("in", "out") for port in ports}
@@ -86,6 +101,25 @@ def expected(name: str) -> set[Flow]:
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_exactly_the_flows_that_there_are(name: str) -> None:
     assert flows(overlay(name)) == expected(name)
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_front_ends_believe_exactly_the_proxies_that_are_let_in(name: str) -> None:
+    (front,) = pods_of(overlay(name), "frontend")
+    found = settings_of(overlay(name), front).server.trusted_proxies
+    assert {str(one) for one in found} == set(LOAD_BALANCERS if name.startswith("gke-") else ())
+
+
+def test_pools_as_root_reach_what_others_reach(variants: dict[str, tuple[Object, ...]]) -> None:
+    for name in ("gke-tpu-multihost", "gke-tpu-v5e-spot"):
+        assert flows(variants[f"{name}-root"]) == expected(name)
+    assert flows(variants["memorystore-root"]) == flows(variants["memorystore"])
+
+
+def test_tpu_pods_answer_gkes_collectors(objects: tuple[Object, ...]) -> None:
+    for pods in pods_of(objects, "pool"):
+        is_tpu = "google.com/tpu" in pods.container["resources"]["limits"]
+        assert (pods.ports.get("tpu-metrics") == TPU_METRICS) is is_tpu
 
 
 def test_the_base_lets_a_gateways_namespace_in() -> None:

@@ -5,28 +5,47 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from service.http.image_check_process import memory_bytes
+from tests.deploy.k8s.conftest import V6E, VARIANTS
 from tests.deploy.k8s.objects import (
+    COMPONENT,
     Pods,
     environment,
     exists,
     matches,
     name_of,
     named,
+    namespace_of,
     of_kind,
     pods_of,
     templates,
 )
-from tests.deploy.k8s.rendering import GKE, K8S, REPOSITORY, Object, overlay, rendered
+from tests.deploy.k8s.rendering import (
+    GKE,
+    K8S,
+    REPOSITORY,
+    ROOT,
+    Object,
+    edited,
+    overlay,
+    rendered,
+    stands_on,
+)
 from tests.deploy.k8s.settings import settings_of
 
 SECRETS = {"atelier-redis": {"password", "ca.pem"}}
 """Made by hand, by the commands of docs/operations/gke.md; ca.pem with a Memorystore only."""
+BUCKETS = {"weights": "-atelier-weights", "compile-cache": "-atelier"}
+"""How the names of site.env end, by volume."""
+OF_THE_CLUSTER = ("Namespace", "PersistentVolume", "ComputeClass")
+TPU = "atelier-tpu"
+"""Namespace of pools that are root."""
 LABELS = {"app.kubernetes.io/name": "atelier", "app.kubernetes.io/part-of": "atelier"}
 
 
@@ -49,6 +68,9 @@ def test_every_pod_has_the_labels_and_its_selectors_are_its_own(
 
 def test_services_lead_to_named_ports(objects: tuple[Object, ...]) -> None:
     for service in of_kind(objects, "Service"):
+        if service["spec"].get("type") == "ExternalName":
+            assert resolved(objects, service)
+            continue
         chosen = selected(objects, {"matchLabels": service["spec"]["selector"]})
         assert chosen, name_of(service)
         for port in service["spec"]["ports"]:
@@ -58,10 +80,19 @@ def test_services_lead_to_named_ports(objects: tuple[Object, ...]) -> None:
         assert exists(objects, "Service", stateful["spec"]["serviceName"])
 
 
+def resolved(objects: tuple[Object, ...], service: Object) -> Object:
+    """The Service of the same pods: another one where this is but a name of it."""
+    if service["spec"].get("type") != "ExternalName":
+        return service
+    name, namespace, *domain = service["spec"]["externalName"].split(".")
+    assert domain == ["svc", "cluster", "local"]
+    return named(objects, "Service", name, namespace)
+
+
 def test_the_settings_lead_to_redis(objects: tuple[Object, ...]) -> None:
     for pods in (*pods_of(objects, "frontend"), *pods_of(objects, "pool")):
         url = urlsplit(str(settings_of(objects, pods).redis.url))
-        service = named(objects, "Service", str(url.hostname))
+        service = resolved(objects, named(objects, "Service", str(url.hostname), pods.namespace))
         assert url.port in [port["port"] for port in service["spec"]["ports"]]
         (found,) = selected(objects, {"matchLabels": service["spec"]["selector"]})
         assert found.component == "redis"
@@ -129,33 +160,70 @@ def test_volumes_of_variants_are_there_and_used(variants: dict[str, tuple[Object
         check_volumes(objects)
 
 
+CACHE = "gke-gcsfuse-cache"
+"""Volume of the sidecar that GKE puts beside a pod."""
+
+
 def check_volumes(objects: tuple[Object, ...]) -> None:
     for pods in pods_of(objects):
         claims = pods.owner["spec"].get("volumeClaimTemplates", [])
         names = [volume["name"] for volume in pods.spec["volumes"]] + [*map(name_of, claims)]
         mounts = [mount for one in pods.containers for mount in one["volumeMounts"]]
         assert len(set(names)) == len(names), pods
-        assert {mount["name"] for mount in mounts} == set(names), pods
+        assert {mount["name"] for mount in mounts} == {*names} - {CACHE}, pods
         for volume in pods.spec["volumes"]:
-            check_source(objects, volume)
+            check_source(objects, pods, volume)
     for claim in of_kind(objects, "PersistentVolumeClaim"):
         check_claim(objects, claim)
 
 
-def check_source(objects: tuple[Object, ...], volume: Object) -> None:
+def check_source(objects: tuple[Object, ...], pods: Pods, volume: Object) -> None:
     (kind,) = volume.keys() - {"name"}
     match kind:
         case "configMap":
             assert exists(objects, "ConfigMap", volume[kind]["name"])
         case "persistentVolumeClaim":
-            claim = named(objects, "PersistentVolumeClaim", volume[kind]["claimName"])
+            name = volume[kind]["claimName"]
+            claim = named(objects, "PersistentVolumeClaim", name, pods.namespace)
             only_read = claim["spec"]["accessModes"] == ["ReadOnlyMany"]
             assert volume[kind].get("readOnly", False) == only_read
         case "secret":
             assert volume[kind]["secretName"] in SECRETS
+        case "csi":
+            check_bucket(pods, volume)
         case _:
             assert kind == "emptyDir"
             assert volume[kind]["sizeLimit"]
+
+
+def check_bucket(pods: Pods, volume: Object) -> None:
+    """Of GCS FUSE, with the options that its driver has."""
+    (mount,) = (one for one in pods.container["volumeMounts"] if one["name"] == volume["name"])
+    source, annotations = volume["csi"], pods.template["metadata"]["annotations"]
+    attributes = source["volumeAttributes"]
+    options = attributes["mountOptions"].split(",")
+    assert source["driver"] == "gcsfuse.csi.storage.gke.io"
+    assert annotations["gke-gcsfuse/volumes"] == "true"
+    assert attributes["bucketName"].endswith(BUCKETS[volume["name"]])
+    assert source.get("readOnly", False) == mount.get("readOnly", False)
+    if volume["name"] == "compile-cache":
+        # programs are not run that another user may have written
+        assert options[:2] == [f"uid={uid(pods)}", f"gid={uid(pods)}"]
+        return
+    assert "file-cache:enable-parallel-downloads:true" in options
+    assert attributes["fileCacheForRangeRead"] == "true"
+    (cache,) = (one["emptyDir"] for one in pods.spec["volumes"] if one["name"] == CACHE)
+    assert cache["medium"] == "Memory"
+    assert annotations["gke-gcsfuse/memory-request"] == cache["sizeLimit"]
+    assert 0 < gib(attributes["fileCacheCapacity"]) < gib(cache["sizeLimit"])
+
+
+def uid(pods: Pods) -> int:
+    return int(pods.spec["securityContext"]["runAsUser"])
+
+
+def gib(text: str) -> int:
+    return int(text.removesuffix("Gi"))
 
 
 def check_claim(objects: tuple[Object, ...], claim: Object) -> None:
@@ -163,7 +231,7 @@ def check_claim(objects: tuple[Object, ...], claim: Object) -> None:
     if "volumeName" not in spec:
         return
     volume = named(objects, "PersistentVolume", spec["volumeName"])["spec"]
-    at = {"namespace": claim["metadata"]["namespace"], "name": name_of(claim)}
+    at = {"namespace": namespace_of(claim), "name": name_of(claim)}
     assert volume["claimRef"] == at
     assert volume["storageClassName"] == spec["storageClassName"] == ""
     assert volume["accessModes"] == spec["accessModes"]
@@ -180,40 +248,107 @@ def test_names_of_variants_lead_somewhere(variants: dict[str, tuple[Object, ...]
 
 
 def check_names(objects: tuple[Object, ...]) -> None:
-    maps, accounts, claims = set(), set(), set()
+    used = {kind: set() for kind in ("ConfigMap", "ServiceAccount", "PersistentVolumeClaim")}
     for pods in pods_of(objects):
-        accounts.add(pods.spec["serviceAccountName"])
+        at = pods.namespace
+        used["ServiceAccount"].add((at, pods.spec["serviceAccountName"]))
         for one in pods.containers:
-            maps |= {source["configMapRef"]["name"] for source in one.get("envFrom", [])}
+            sources = [source["configMapRef"]["name"] for source in one.get("envFrom", [])]
+            used["ConfigMap"] |= {(at, name) for name in sources}
         for volume in pods.spec["volumes"]:
-            maps |= {volume["configMap"]["name"]} if "configMap" in volume else set()
+            if "configMap" in volume:
+                used["ConfigMap"].add((at, volume["configMap"]["name"]))
             if "persistentVolumeClaim" in volume:
-                claims.add(volume["persistentVolumeClaim"]["claimName"])
-    assert maps == set(map(name_of, of_kind(objects, "ConfigMap")))
-    assert accounts == set(map(name_of, of_kind(objects, "ServiceAccount")))
-    assert claims == set(map(name_of, of_kind(objects, "PersistentVolumeClaim")))
-    for one in objects:
-        cluster_wide = one["kind"] in ("Namespace", "PersistentVolume")
-        assert cluster_wide or one["metadata"]["namespace"] == "atelier", name_of(one)
+                claim = volume["persistentVolumeClaim"]["claimName"]
+                used["PersistentVolumeClaim"].add((at, claim))
+    for kind, names in used.items():
+        assert names == {(namespace_of(one), name_of(one)) for one in of_kind(objects, kind)}
+    ours = {name_of(one) for one in of_kind(objects, "Namespace")}
+    assert ours == {namespace_of(one) for one in objects if one["kind"] not in OF_THE_CLUSTER}
+
+
+@pytest.mark.parametrize("name", [*GKE, "weights-hyperdisk-ml"])
+def test_two_installs_share_nothing_of_the_cluster(name: str, tmp_path: Path) -> None:
+    """And so no install finds what another one, or an earlier one, left there."""
+    edits = VARIANTS.get(name, ())
+    overlay_name = stands_on(name) if name in GKE else V6E
+    names = [
+        {
+            (one["kind"], name_of(one))
+            for one in edited(
+                tmp_path / at, overlay_name, *edits, ("namespace: atelier\n", f"namespace: {at}\n")
+            )
+            if one["kind"] in OF_THE_CLUSTER
+        }
+        for at in ("one", "other")
+    ]
+    assert names[0].isdisjoint(names[1])
+    assert [len(found) for found in names] == [1 if name in GKE else 2] * 2
+
+
+def test_taking_it_away_leaves_no_volume_that_a_new_install_would_wait_for(
+    every_object: list[Object],
+) -> None:
+    """A PersistentVolume whose claim has gone is bound to no other."""
+    page = (REPOSITORY / "docs" / "operations" / "gke.md").read_text()
+    (command,) = re.findall(r"^kubectl delete persistentvolume (\S+)", page, re.MULTILINE)
+    assert {name_of(one) for one in of_kind(every_object, "PersistentVolume")} == {command}
 
 
 def test_nobody_has_a_token_or_more_rights_than_needed(objects: tuple[Object, ...]) -> None:
-    (namespace,) = of_kind(objects, "Namespace")
-    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    check_rights(objects)
+
+
+def test_nobody_of_the_variants_has_more_rights(variants: dict[str, tuple[Object, ...]]) -> None:
+    for objects in variants.values():
+        check_rights(objects)
+
+
+def check_rights(objects: tuple[Object, ...]) -> None:
     for account in of_kind(objects, "ServiceAccount"):
         assert account["automountServiceAccountToken"] is False
     for pods in pods_of(objects):
+        level = named(objects, "Namespace", pods.namespace)["metadata"]["labels"]
+        is_root = level["pod-security.kubernetes.io/enforce"] == "baseline"
+        assert is_root or level["pod-security.kubernetes.io/enforce"] == "restricted"
+        assert not is_root or "google.com/tpu" in pods.container["resources"]["limits"]
         assert pods.spec["automountServiceAccountToken"] is False
         pod = pods.spec["securityContext"]
-        assert pod["runAsNonRoot"] is True
-        assert pod["runAsUser"] == pod["runAsGroup"] == pod["fsGroup"] == 10001
+        assert pod["runAsNonRoot"] is not is_root
+        assert pod["runAsUser"] == pod["runAsGroup"] == pod["fsGroup"] == (0 if is_root else 10001)
         assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
         for one in pods.containers:
             assert one["securityContext"] == {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
-                "capabilities": {"drop": ["ALL"]},
+                "capabilities": {"drop": ["NET_RAW" if is_root else "ALL"]},
             }
+
+
+@pytest.mark.parametrize("name", ROOT)
+def test_root_is_where_pools_are_and_nothing_else(name: str) -> None:
+    objects, below = overlay(name), overlay(stands_on(name))
+    assert {pods.component for pods in pods_of(objects) if pods.namespace == TPU} == {"pool"}
+    assert {pods.component for pods in pods_of(objects) if pods.namespace != TPU} == {
+        "frontend",
+        "redis",
+    }
+    kinds = ("ScaledObject", "TriggerAuthentication", "PodDisruptionBudget", "ServiceAccount")
+    moved = {(one["kind"], name_of(one)) for one in objects if namespace_of_any(one) == TPU}
+    of_pools = {(one["kind"], name_of(one)) for one in of_kind(below, *kinds) if is_pools(one)}
+    assert of_pools and of_pools <= moved
+    pools, front = pods_of(objects, "pool"), pods_of(objects, "frontend")
+    shared = environment(objects, front[0])
+    del shared["ATELIER_SERVER__TRUSTED_PROXIES"]  # of the component gke, front ends' alone
+    assert environment(objects, pools[0]) == shared
+
+
+def namespace_of_any(one: Object) -> str | None:
+    return None if one["kind"] in OF_THE_CLUSTER else namespace_of(one)
+
+
+def is_pools(one: Object) -> bool:
+    return bool(one["metadata"].get("labels", {}).get(COMPONENT) == "pool")
 
 
 def test_images_are_this_version_of_ours(objects: tuple[Object, ...]) -> None:

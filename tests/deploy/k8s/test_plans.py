@@ -8,7 +8,7 @@ from models.parallel.axis_rules import TABLE
 from models.wan.spec import FRAMES
 from tests.deploy.k8s.objects import of_kind, pods_of
 from tests.deploy.k8s.plans import CASES, CLIP, Case, best, row, sketch_of
-from tests.deploy.k8s.rendering import GKE, REPOSITORY, SPOT, overlay
+from tests.deploy.k8s.rendering import GKE, REPOSITORY, overlay, stands_on
 from tests.deploy.k8s.settings import pool_of, settings_of
 from workers.plan.estimate import estimate
 from workers.plan.offload import ALL_ON_DEVICE
@@ -32,19 +32,19 @@ def served(case: Case) -> tuple[MeshShape, int]:
     (pods, *_) = pods_of(objects, "pool")
     pool = pool_of(settings_of(objects, pods), pods)
     assert pool.mesh != "auto"
-    shape = MeshShape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring).over(case.chips, case.hosts)
+    shape = MeshShape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring).over(case.devices, case.hosts)
     return shape, slots_of(pool.slots, pool.per_device_batch_size, shape)
 
 
 def test_each_overlay_has_its_figures() -> None:
-    assert {case.overlay for case in CASES} == set(GKE) - set(SPOT)
+    assert {case.overlay for case in CASES} == set(map(stands_on, GKE))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_layout_is_the_documented_one(case: Case) -> None:
     shape, _ = served(case)
     _, _, chips, layout, *_ = written(case)
-    assert chips == f"{case.chips * case.hosts} {case.chip.name}"
+    assert chips == f"{case.devices * case.hosts} {case.chip.name}"
     assert layout == str(shape)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from service.settings.redis import RedisSettings
 from service.settings.section import ConfigError
 from tests.deploy.k8s.objects import named, pods_of
 from tests.deploy.k8s.rendering import REPOSITORY, Object, overlay
+from tests.service.eventually import eventually
 
 PASSWORD = "correct horse battery staple"
 
@@ -42,31 +44,47 @@ def prepare(folder: Path, objects: tuple[Object, ...]) -> str:
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def pod(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the pod's files."""
+    return tmp_path_factory.mktemp("pod")
+
+
+@pytest.fixture(scope="module")
+def address(pod: Path) -> Iterator[str]:
     """Of a server that was started as the pod starts it."""
-    folder = tmp_path_factory.mktemp("pod")
+    folder = pod
     script = prepare(folder, overlay("cpu-demo"))
     path = f"{folder}/bin:{os.environ['PATH']}"
     command = ["sh", "-euc", script]
-    with subprocess.Popen(command, env={"PATH": path}, stdout=subprocess.PIPE, text=True) as server:
+    client(folder / "bin", f"unix://{folder}/socket")
+    with subprocess.Popen(
+        command, env={"PATH": path}, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as server:
         try:
             assert server.stdout
             assert any("Ready to accept connections" in line for line in server.stdout)
             yield f"unix://{folder}/socket"
         finally:
-            server.kill()
+            os.killpg(server.pid, signal.SIGKILL)  # with what reads the Secret again
 
 
 CLIENT = """#!{python}
 import os, sys, redis
-_, option, user, command = sys.argv
+_, option, user, *command = sys.argv
 assert option == "--user"
 password = os.environ["VALKEYCLI_AUTH"]
 assert password == os.environ["REDISCLI_AUTH"]
 server = redis.Redis.from_url({address!r}, username=user, password=password)
-print("PONG" if server.execute_command(command) else "")
+answer = server.execute_command(" ".join(command).upper())
+print("PONG" if answer is True and command == ["ping"] else answer)
 """
 """In place of `valkey-cli`, which not every machine has: what its manual says of this option."""
+
+
+def client(folder: Path, address: str) -> None:
+    program = folder / "valkey-cli"
+    program.write_text(CLIENT.format(python=sys.executable, address=address))
+    program.chmod(0o755)
 
 
 def test_it_is_ready_when_our_user_gets_an_answer(address: str, tmp_path: Path) -> None:
@@ -74,9 +92,7 @@ def test_it_is_ready_when_our_user_gets_an_answer(address: str, tmp_path: Path) 
     probe = pods.container["startupProbe"]["exec"]
     assert pods.container["readinessProbe"]["exec"] == probe
     command = [moved(part, tmp_path) for part in probe["command"]]
-    client = tmp_path / "valkey-cli"
-    client.write_text(CLIENT.format(python=sys.executable, address=address))
-    client.chmod(0o755)
+    client(tmp_path, address)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     for password, ready in ((PASSWORD, True), ("a guess", False)):
         (tmp_path / "password").write_text(password)
@@ -108,6 +124,33 @@ async def test_it_takes_nobody_else(address: str, tmp_path: Path) -> None:
         await connect(RedisSettings(url=address))
 
 
+async def test_its_secret_is_read_again_when_it_changes(
+    address: str, pod: Path, tmp_path: Path
+) -> None:
+    """Two passwords are valid while the Secret has two; nothing is started again."""
+    secret = pod / "password"
+
+    async def lets_in(password: str) -> bool:
+        try:
+            redis = await connect(given(address, tmp_path, password))
+        except ConfigError:
+            return False
+        await redis.aclose()
+        return True
+
+    async def shuts_out(password: str) -> bool:
+        return not await lets_in(password)
+
+    secret.write_text(f"{PASSWORD}\nnext one\n")
+    await eventually(lambda: lets_in("next one"))
+    assert await lets_in(PASSWORD)
+    secret.write_text("next one\n")
+    await eventually(lambda: shuts_out(PASSWORD))
+    assert await lets_in("next one")
+    secret.write_text(f"{PASSWORD}\n")
+    await eventually(lambda: lets_in(PASSWORD))
+
+
 def test_its_user_may_what_the_documentation_says() -> None:
     (pods,) = pods_of(overlay("cpu-demo"), "redis")
     (line,) = [
@@ -115,7 +158,7 @@ def test_its_user_may_what_the_documentation_says() -> None:
         for line in (REPOSITORY / "docs" / "operations" / "redis.md").read_text().splitlines()
         if line.startswith("user atelier ")
     ]
-    assert line.replace(">PASSWORD", "#$digest") in pods.container["command"][-1]
+    assert line.replace(">PASSWORD ", "${digests}") in pods.container["command"][-1]
 
 
 def test_it_keeps_its_file_on_a_disk_and_has_memory_to_rewrite_it() -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.deploy.k8s import crds
 from tests.deploy.k8s.fields import FIELDS, GROUPS, TRIGGER, used
 from tests.deploy.k8s.objects import name_of, of_kind, templates
-from tests.deploy.k8s.rendering import GKE, K8S, OVERLAYS, SPOT, Object, overlay
+from tests.deploy.k8s.rendering import GKE, K8S, OVERLAYS, ROOT, SPOT, Object, overlay
 
 VERSIONS = ("1.30", "1.34")
 """Of Kubernetes: the first that has preStop's sleep without being asked, and a recent one."""
@@ -62,9 +62,11 @@ def as_pod(template: Object) -> Object:
 
 
 def test_there_are_the_overlays_that_the_documentation_names() -> None:
-    hosts = ("gke-tpu-v6e", "gke-tpu-v5e", "gke-tpu-multihost", "gke-gpu-h100", "gke-gpu-h200")
-    assert {"cpu-demo", *hosts} == set(OVERLAYS) - set(SPOT)
+    tpus = {f"gke-tpu-{name}" for name in ("v5e", "v5p", "v6e", "7x", "multihost")}
+    hosts = tpus | {"gke-gpu-h100", "gke-gpu-h200"}
+    assert {"cpu-demo", *hosts} == set(OVERLAYS) - {*SPOT, *ROOT}
     assert {f"{name}-spot" for name in hosts} == set(SPOT)
+    assert set(ROOT) == {"gke-tpu-v6e-root"}
     assert set(GKE) == set(OVERLAYS) - {"cpu-demo"}
 
 

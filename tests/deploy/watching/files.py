@@ -16,13 +16,14 @@ from tools.rules import RULES
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 CONFIG = DEPLOY / "prometheus" / "prometheus.yml"
+COMPOSE = DEPLOY.parent / "docker-compose.yml"
 RULE_TESTS = tuple(sorted((DEPLOY.parent / "tests" / "deploy" / "rules").glob("*.yaml")))
 DASHBOARDS = tuple(sorted((DEPLOY / "grafana" / "dashboards").glob("*.json")))
 RUNBOOK = DEPLOY.parent / "docs" / "operations" / "runbook.md"
 PANEL_LINK = re.compile(r"\[([^]]+)\]\(http://localhost:3000(/d/[\w-]+\?viewPanel=\d+)\)")
 """In the runbook: a panel's title and its address in Grafana."""
 
-CHOICES = {"model": ".*", "tenant_class": ".*", "pool": ".*"}
+CHOICES = {name: ".*" for name in ("cluster", "namespace", "model", "tenant_class", "pool")}
 """Of a dashboard's variables: everything."""
 LABEL_VALUES = re.compile(r"label_values\((.+), (\w+)\)")
 
@@ -44,9 +45,9 @@ def rules(kind: str) -> dict[str, dict[str, Any]]:
         for rule in group["rules"]
         if kind in rule
     ]
-    named = {rule[kind]: rule for rule in found}
-    assert len(named) == len(found), "two rules share a name"
-    return named
+    series = {(rule[kind], *sorted(rule.get("labels", {}).items())) for rule in found}
+    assert len(series) == len(found), "two rules share a name and labels"
+    return {rule[kind]: rule for rule in found}
 
 
 def dashboards() -> dict[str, dict[str, Any]]:
@@ -86,14 +87,15 @@ def searches() -> list[dict[str, str]]:
     return [dict(parse_qsl(query, strict_parsing=True)) for query in sorted(found)]
 
 
-def filled_in(expr: str, interval: str, span: str) -> str:
-    """As Grafana sends it, with all models, pools and tenant classes chosen.
+def filled_in(expr: str, interval: str, span: str, **chosen: str) -> str:
+    """As Grafana sends it, with everything chosen that is not said to be.
 
     Args:
         interval: that rates are taken over, such as `1m`.
         span: what the dashboard shows, such as `3h`.
+        chosen: choices by their variables.
     """
-    given = CHOICES | {"__rate_interval": interval, "__range": span}
+    given = CHOICES | {"__rate_interval": interval, "__range": span} | chosen
     return re.sub(r"\$(\w+)", lambda found: given[found[1]], expr)
 
 

@@ -13,7 +13,7 @@ import httpx
 import yaml
 
 from deploy.local.processes import dies_with_parent
-from tests.deploy.watching.files import CONFIG
+from tests.deploy.watching.files import COMPOSE, CONFIG
 from tests.deploy.watching.tools import program
 from tests.e2e.system import DEADLINE_S, until
 from tools.rules import RULES
@@ -55,6 +55,13 @@ class Prometheus:
         assert said["status"] == "success", f"{given['query']}\n{said.get('error')}"
         return dict(said["data"])
 
+    def exemplars(self, expr: str, start: float, end: float) -> list[dict[str, Any]]:
+        """Exemplars of the series that it names, of that time."""
+        given = {"query": expr, "start": start, "end": end}
+        found = self._http.post("/api/v1/query_exemplars", data=given).json()
+        assert found["status"] == "success", found.get("error")
+        return [one for series in found["data"] for one in series["exemplars"]]
+
     def alerts(self) -> dict[str, dict[str, Any]]:
         """One of each that is pending or fires, by name."""
         found = self._http.get("/api/v1/alerts").json()["data"]["alerts"]
@@ -85,9 +92,19 @@ def configuration(targets: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     return config
 
 
+def features() -> list[str]:
+    """Those that compose's Prometheus has."""
+    command = yaml.safe_load(COMPOSE.read_text())["services"]["prometheus"]["command"]
+    return [flag for flag in command if flag.startswith("--enable-feature")]
+
+
 @contextmanager
-def running(folder: Path, targets: Mapping[str, Sequence[str]]) -> Iterator[Prometheus]:
-    """It scrapes these targets and evaluates the project's rules; its data lie in the folder."""
+def running(folder: Path, targets: Mapping[str, Sequence[str]], *more: str) -> Iterator[Prometheus]:
+    """It scrapes these targets and evaluates the project's rules; its data lie in the folder.
+
+    Args:
+        more: flags of its command.
+    """
     file = folder / "prometheus.yml"
     file.write_text(yaml.safe_dump(configuration(targets)))
     log = folder / "prometheus.log"
@@ -98,6 +115,8 @@ def running(folder: Path, targets: Mapping[str, Sequence[str]]) -> Iterator[Prom
                 f"--config.file={file}",
                 f"--storage.tsdb.path={folder / 'data'}",
                 "--web.listen-address=127.0.0.1:0",
+                *features(),
+                *more,
             ],
             stdout=output,
             stderr=output,

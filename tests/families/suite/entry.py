@@ -45,6 +45,9 @@ class Family:
     scale: str = "guidance_scale"
     """Field of requests whose value differs between rows of a batch."""
     step_caches: bool = True
+    """True if a signal decides which steps are left out."""
+    step_plans: bool = True
+    """True if a plan does."""
     weighted_prompts: bool = True
     """True if prompts have weights: not of a chat model."""
     images: Mapping[str, bytes] = field(default_factory=dict)

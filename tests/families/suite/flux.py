@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from models.loading.sources import ControlSource
 from tests.families.suite.entry import (
     CLIP,
     FEW,
@@ -144,8 +146,83 @@ PLAIN = Family(
     published=("flux-dev", "flux-schnell"),
 )
 
+PLAIN_CONTROLS = ("edges", "depth")
+
+
+def _with_controls(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
+    """Write two ControlNets and a union of other blocks beside a checkpoint."""
+
+    def both(folder: Path) -> Path:
+        from tests.parity.tiny_flux_controls import make_control
+
+        make(folder)
+        for seed, name in enumerate(PLAIN_CONTROLS, 5):
+            make_control(folder / "controls" / name, folder, seed)
+        union = {"num_mode": 3, "num_layers": 1, "num_single_layers": 0}
+        make_control(folder / "controls" / "union", folder, 7, **union)
+        return folder
+
+    return both
+
+
+def _drawn_with_controls(folder: Path, request: Fields, images: Mapping[str, bytes]) -> np.ndarray:
+    """Draw a request whose controls are plain ones."""
+    import diffusers
+
+    entries = request["control"]
+    kind: Any = diffusers.FluxControlNetModel
+    nets = [kind.from_pretrained(folder / "controls" / entry["name"]) for entry in entries]
+    joined: Any = diffusers.FluxMultiControlNetModel(nets)
+    pipeline: Any = diffusers.FluxControlNetPipeline
+    more = {
+        "control_image": [Image.open(io.BytesIO(file)) for file in images.values()],
+        "controlnet_conditioning_scale": [entry["scale"] for entry in entries],
+        "control_guidance_start": [entry.get("start", 0.0) for entry in entries],
+        "control_guidance_end": [entry.get("end", 1.0) for entry in entries],
+    }
+    given = {name: of for name, of in request.items() if name != "control"}
+    return drawn_by_diffusers(
+        folder, given, of=partial(pipeline.from_pretrained, controlnet=joined), **more
+    )
+
+
+BOTH: Fields = {
+    "control": [
+        {"name": "edges", "scale": 0.7, "end": 0.5},
+        {"name": "depth", "scale": 0.5},
+    ]
+}
+UNLIKE: tuple[Fields, ...] = (
+    BOTH,
+    {"control": [{"name": "canny", "scale": 0.9, "start": 0.3}]},
+    {"control": []},
+    {"control": [{"name": "depth", "scale": 0.6}, {"name": "canny", "scale": 0.4}]},
+    {"control": [{"name": "tile", "scale": 0.9}]},
+)
+"""Controls of rows of one batch: of two networks, of one, of none."""
+
 ENTRIES: Mapping[str, Family] = {
     "flux": PLAIN,
+    "flux-controlnet": replace(
+        PLAIN,
+        place=20,
+        make=_with_controls(_flux),
+        least=_with_controls(_least_flux),
+        request={**PLAIN.request, "guidance_scale": 3.5, **BOTH},
+        least_request={**PLAIN.least_request, **BOTH},
+        reference=partial(
+            _drawn_with_controls, images={str(index): image_file(9 + index) for index in range(2)}
+        ),
+        published=("flux-controlnet-union", "flux-controlnet-union-pro-2"),
+        images={f"control.{index}.image": image_file(9 + index) for index in range(2)},
+        beside_images=BOTH,
+        controls={
+            **{name: ControlSource(f"controls/{name}") for name in PLAIN_CONTROLS},
+            **{mode: ControlSource("controls/union", mode) for mode in ("canny", "tile")},
+        },
+        max_controls=2,
+        company=UNLIKE,
+    ),
     "flux-redux": Family(
         place=13,
         make=_with_redux(_flux),

@@ -93,6 +93,7 @@ LTX = Family(
     unguided=UNGUIDED,
     published=("ltx-2.3", "ltx-2"),
     step_caches=False,
+    step_plans=False,
     weighted_prompts=False,
 )
 ENTRIES = {"ltx": LTX}

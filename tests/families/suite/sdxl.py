@@ -190,12 +190,18 @@ BOTH: Fields = {
 
 UNLIKE: tuple[Fields, ...] = (
     BOTH,
+    {
+        "control": [
+            {"name": "hed", "scale": 0.7, "end": 0.5},
+            {"name": "openpose", "scale": 0.9, "start": 0.3},
+        ]
+    },
     {"control": [{"name": "openpose", "scale": 0.9, "start": 0.3}]},
     {"control": []},
     {"control": [{"name": "depth", "scale": 0.6}, {"name": "openpose", "scale": 0.4}]},
     {"control": [{"name": "hed", "scale": 0.9}]},
 )
-"""Controls of rows of one batch: of two networks, of one, of none."""
+"""Controls of rows of one batch: of two networks, of one in one run and alone, of none."""
 
 PLAIN = Family(
     place=1,

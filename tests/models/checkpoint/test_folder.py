@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from models.checkpoint.fingerprint import fingerprint
 from models.checkpoint.folder import (
     CheckpointError,
     checkpoint_errors,
-    fingerprint,
     read_config,
     read_defaults,
     read_model_index,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from models.checkpoint.key_mapping import Renames, Target, source, split, target
+from models.checkpoint.key_mapping import Renames, Target, layer_renames, source, split, target
 from models.flux.key_mapping import RENAMES as FLUX
 from models.text.clip import RENAMES as CLIP
 from models.text.t5 import RENAMES as T5
@@ -71,3 +71,15 @@ def test_a_matrix_kept_the_other_way_round() -> None:
 def test_source_spells_nothing_that_does_not_come_back() -> None:
     assert source("blocks.v.kernel", 3, RULES) is None
     assert source("head.bias", None, RULES) is None
+
+
+def test_a_table_of_layers() -> None:
+    renames = layer_renames(
+        {r"attn\.to_q": "heads.q", "proj": "{gate,up}"}, {"norm": "norm"}, ("blocks", "stack")
+    )
+    assert target("blocks.7.attn.to_q.weight", renames) == Target("stack.heads.q.kernel", 7, 0)
+    wide = target("blocks.7.proj.bias", renames)
+    assert wide is not None and split(wide.path) == ("stack.gate.bias", "stack.up.bias")
+    assert target("blocks.7.norm.weight", renames) == Target("stack.norm.scale", 7, 4)
+    assert target("blocks.7.norm.bias", renames) is None and target("proj.weight", renames) is None
+    assert target("proj.weight", layer_renames({"proj": "out"})) == Target("out.kernel", None, 0)

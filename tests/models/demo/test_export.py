@@ -103,7 +103,7 @@ def test_every_parameter_gets_a_name_of_its_own() -> None:
     config = replace(FLUX, num_layers=1, num_single_layers=2, num_attention_heads=1)
     module = FluxTransformer(config, rngs=nnx.Rngs(0))
     stored = tensors(SavedNetwork(module, RENAMES, {}))
-    kernel = module.single_blocks.up.kernel[...][1]
+    kernel = module.single_blocks.middle.up.kernel[...][1]
     assert np.array_equal(
         stored["single_transformer_blocks.1.proj_mlp.weight"], np.asarray(kernel, np.float16).T
     )

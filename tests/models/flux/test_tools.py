@@ -81,6 +81,8 @@ def test_settings_say_which_pipeline_a_checkpoint_is_used_by(tmp_path: Path) -> 
     (tmp_path / "atelier.json").write_text('{"reference_px": 512}')
     assert load(pipeline="FluxKontextPipeline").spec.read_pixels == {"image": 512**2}
     assert load().spec.read_pixels == {}
+    own, named = load(pipeline="FluxKontextPipeline"), load(pipeline="FluxPipeline")
+    assert own.spec.fingerprint != load().spec.fingerprint == named.spec.fingerprint
     with pytest.raises(CheckpointError, match="in_channels is 64, but a FluxFillPipeline"):
         load(pipeline="FluxFillPipeline")
     with pytest.raises(CheckpointError, match="pipeline is WanPipeline, but it can only be Flux"):

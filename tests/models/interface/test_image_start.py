@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models.interface.image_start import clean_latents, latents_file, resized, start_inputs
-from workers.engine.passes import image_file, unknown
+from workers.programs.second_pass import image_file, unknown
 
 
 @pytest.mark.parametrize(

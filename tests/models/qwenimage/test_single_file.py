@@ -14,7 +14,7 @@ from diffusers import AutoencoderKLQwenImage
 from diffusers.loaders import single_file_utils
 from safetensors.torch import load_file
 
-from models.checkpoint.folder import UnsupportedCheckpoint
+from models.checkpoint.folder import UnsupportedCheckpoint, WeightsError
 from models.flow.chat_pipeline import ChatNetworks
 from tests.models.flux.original_writer import in_eight_bits
 from tests.models.single_files import (
@@ -128,6 +128,19 @@ def test_files_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None
     with pytest.raises(UnsupportedCheckpoint, match="no Qwen-Image transformer in it"):
         weights(file, folder)
     assert_refused("transformer_blocks.10.attn.to_q.weight", transformer(folder), folder, tmp_path)
+
+
+def test_the_marker_of_references_at_time_zero(
+    other: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """ComfyUI's file of Edit 2511 has one; beside a base of another kind it is refused."""
+    root, at_zero = tmp_path_factory.mktemp("zero"), {**WIDE, "zero_cond_t": True}
+    base = make_qwenimage(root / "base", transformer=at_zero, vae=LAYERS)
+    named = transformer(base) | {"__index_timestep_zero__": torch.tensor([])}
+    file = write(named, root / "qwen_image_edit_2511.safetensors")
+    assert weights(file, base).transformer is not None
+    with pytest.raises(WeightsError, match="__index_timestep_zero__"):
+        weights(file, other)
 
 
 def test_the_writer_against_diffusers(folder: Path) -> None:

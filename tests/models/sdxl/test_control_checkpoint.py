@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers.loaders import single_file_utils
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
 from models import registry
@@ -30,8 +31,8 @@ from models.sdxl.controlnet import ControlNet
 from models.sdxl.key_mapping import CONTROL_RENAMES
 from models.weights.loader import flat_parameters, load
 from tests.models.sdxl.original_writer import write_cldm
-from tests.parity.tiny import make_flux
 from tests.parity.tiny_sdxl import make_control, make_sdxl
+from tests.parity.tiny_zimage import make_zimage
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 LEVELS: dict[str, Any] = {
@@ -173,6 +174,38 @@ def test_a_union_lies_there_once_whatever_its_names(root: Path) -> None:
     assert found == {"canny": "canny", "depth": "depth", "7": "7", "edges": None}
 
 
+def test_a_union_by_two_paths_is_two(root: Path, tmp_path: Path) -> None:
+    """Each path's images are read in one run; those of a plain ControlNet never are."""
+    (tmp_path / "link").symlink_to(root / "union")
+    at = {"canny": root / "union", "depth": root / "union", "7": tmp_path / "link"}
+    modes = {mode: ControlSource(str(path), mode) for mode, path in at.items()}
+    pipeline = loaded(root, {**modes, "edges": ControlSource(str(root / "edges"))}, reader=SHAPES)
+    found = {name: kind.union for name, kind in pipeline.spec.controls.items()}
+    assert found == {"canny": 1, "depth": 1, "7": 2, "edges": None}
+
+
+def test_one_file_of_a_hubs_repository(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it lies in the hub's cache: a link to a file without a suffix, which may change."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    place, commit = tmp_path / "models--owner--union", "0123456789abcdef" * 2 + "01234567"
+    for folder in ("blobs", "refs", f"snapshots/{commit}"):
+        (place / folder).mkdir(parents=True)
+    (place / "refs" / "main").write_text(commit)
+    (place / "snapshots" / commit / "promax.safetensors").symlink_to(place / "blobs" / "1")
+    fingerprints = set()
+    for scale in (1, 2):
+        arrays = {key: scale * one for key, one in load_file(root / "union" / WEIGHTS).items()}
+        save_file(arrays, place / "blobs" / "1")
+        source = ControlSource("owner/union:promax.safetensors", "canny")
+        spec = loaded(root, {"canny": source}, reader=SHAPES).spec
+        fingerprints.add(spec.fingerprint)
+        assert spec.controls["canny"].mode == "canny"
+    assert len(fingerprints) == 2
+
+
 def test_the_fingerprint_is_of_the_controlnets_too(root: Path) -> None:
     plain, edges, small = (
         loaded(root, {name: ControlSource(str(root / name)) for name in names}, reader=SHAPES)
@@ -183,5 +216,5 @@ def test_the_fingerprint_is_of_the_controlnets_too(root: Path) -> None:
 
 def test_a_family_without_controls_refuses_them(root: Path, tmp_path: Path) -> None:
     controls = {"edges": ControlSource(str(root / "edges"))}
-    with pytest.raises(CheckpointError, match="controls are set, but a FluxPipeline takes none"):
-        registry.load("m", str(make_flux(tmp_path)), "float32", {}, controls=controls)
+    with pytest.raises(CheckpointError, match="controls are set, but a ZImagePipeline takes none"):
+        registry.load("m", str(make_zimage(tmp_path)), "float32", {}, controls=controls)

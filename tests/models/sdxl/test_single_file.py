@@ -85,8 +85,10 @@ def components(folder: Path, file: Path) -> dict[str, NetworkFile]:
     base = config_of(folder, "unet") | {"in_channels": 4}
     unet = UNetConfig.from_dict(single_file.unet_config(file, base))
     vae = VaeConfig.from_dict(config_of(folder, "vae"))
-    texts = [clip.ClipConfig.from_dict(config_of(folder, f"text_encoder{n}")) for n in ("", "_2")]
-    return dict(single_file.components(file, Parts(unet, *texts, vae)))
+    text, text_2 = (
+        clip.ClipConfig.from_dict(config_of(folder, f"text_encoder{n}")) for n in ("", "_2")
+    )
+    return dict(single_file.components(file, Parts(unet, text, text_2, vae)))
 
 
 @pytest.mark.parametrize("name", single_file.PREFIXES)

@@ -16,16 +16,19 @@ from models.interface.apply_presets import apply_levers, quality_of, with_preset
 from models.interface.pipeline import RequestError, Step
 from models.interface.step_program import StepProgram
 from models.spec.quality_presets import (
+    CACHES,
     COEFFICIENTS,
     LEVERS,
     LONGEST_NAME,
     PRESETS,
     THRESHOLD,
+    WEIGHTS,
     GuidanceInterval,
     Quality,
     StepCache,
     presets,
 )
+from models.spec.step_plan import PlannedCache
 from tests.service.standin import SPEC
 
 CACHED = Quality(step_cache=StepCache(kind="first-block", threshold=0.1))
@@ -209,11 +212,62 @@ def test_a_queued_job_of_8_bits_is_drawn_as_it_was_accepted(tmp_path: Path, wher
 
 @pytest.mark.parametrize("family", ["flux", "sdxl", "wan"])
 def test_presets_of_the_demo_tell_what_was_measured(family: str) -> None:
-    """And pull what the family's own of that name do."""
+    """And pull what the family's own of that name do, but for those that were planned."""
     brought = read_qualities(Path(models.demo.__file__).parent / family)
-    of_family = LEVERS - ({"step_cache"} if family == "sdxl" else set())
+    of_family = LEVERS - (CACHES if family == "sdxl" else set())
     for name, preset in brought.items():
-        assert preset.psnr_db or "equal to exact" in preset.about, name
-        assert "held-out prompts" in preset.about
+        assert preset.psnr_db, name
+        assert "held-out prompts" in preset.about or preset.measured, name
+        if name.startswith("planned-"):
+            assert preset.cache == "planned" and preset.measured
+            continue
+        if name == "progressive":
+            assert preset.levers == {"progressive"} and preset.measured
+            continue
         assert preset.only(LEVERS) == PRESETS[name].only(of_family), name
     assert {"guidance-interval", "eight-bit-weights", "eight-bit"} <= brought.keys()
+    assert any(name.startswith("planned-") for name in brought)
+
+
+@pytest.mark.parametrize("guidance", [None, GuidanceInterval(stop=0.5)])
+def test_levers_of_later_steps_are_those_of_the_whole_image(guidance: Any) -> None:
+    """But that what the earlier ones kept is of another size: the first of them runs whole."""
+    plan = PlannedCache(kind="planned", steps=8, whole=(0, 3, 6))
+    signal = StepCache(kind="first-block", threshold=0.1)
+    for cache in (plan, signal):
+        quality = Quality(guidance=guidance, step_cache=cache)
+        whole, later = apply_levers(steps_of(8), quality), apply_levers(steps_of(6), quality, (), 2)
+        assert [step.phase for step in later] == [step.phase for step in whole[2:]]
+        name = WEIGHTS if cache is plan else THRESHOLD
+        left_out = [bool(np.any(step.values[name])) for step in later]
+        expected = [bool(np.any(step.values[name])) for step in whole[2:]]
+        assert left_out == [False, *expected[1:]] and any(left_out)
+
+
+def test_a_checkpoint_s_preset_is_left_out_where_its_use_lacks_the_lever(tmp_path: Path) -> None:
+    """An operator's is refused."""
+    grows = {"progressive": {"scale": 0.5, "until": 0.5}}
+    (tmp_path / "atelier.json").write_text(json.dumps({"quality": {"grows": grows}}))
+    assert "grows" in with_presets(SPEC, tmp_path, LEVERS, {}).qualities
+    edits = SPEC.model_copy(update={"fields": SPEC.fields - {"strength"}})
+    assert "grows" not in with_presets(edits, tmp_path, LEVERS, {}).qualities
+    with pytest.raises(ValueError, match=r"quality\.mine pulls progressive"):
+        with_presets(edits, tmp_path, LEVERS, {"mine": Quality.model_validate(grows)})
+
+
+PLAN = Quality(step_cache=PlannedCache(kind="planned", steps=4, whole=(0, 2)))
+SIGNAL = Quality(step_cache=StepCache(kind="first-block", threshold=0.1))
+
+
+def test_plans_are_a_lever_of_their_own() -> None:
+    """A UNet has plans alone: its first block tells nothing of the others."""
+    unet = LEVERS - {"step_cache"}
+    assert presets(unet, {"mine": PLAN})["mine"] == PLAN
+    assert all(preset.cache is None for preset in presets(unet).values())
+    with pytest.raises(ValueError, match=r"quality\.mine pulls step_cache; .* planned_cache"):
+        presets(unet, {"mine": SIGNAL})
+    with pytest.raises(ValueError, match=r"quality\.mine pulls planned_cache; the levers .* guid"):
+        presets(LEVERS - CACHES, {"mine": PLAN})
+    both = PLAN.model_copy(update={"guidance": GuidanceInterval(stop=0.5)})
+    assert both.only({"guidance"}) == Quality(guidance=both.guidance)
+    assert both.only({"planned_cache"}) == PLAN and SIGNAL.only({"planned_cache"}) == Quality()

@@ -93,3 +93,15 @@ def test_a_missing_or_damaged_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text("{")
     with pytest.raises(CheckpointError, match="not valid JSON"):
         ClipPreprocessor.read(tmp_path)
+
+
+def test_a_processor_as_transformers_5_writes_it(tmp_path: Path) -> None:
+    """Images' values lie in the whole processor's file; one of transformers 4 has none there."""
+    own, whole = (tmp_path / f"{kind}_config.json" for kind in ("preprocessor", "processor"))
+    own.write_text('{"size": {"shortest_edge": 30}}')
+    whole.write_text('{"processor_class": "Qwen2VLProcessor"}')
+    assert ClipPreprocessor.read(tmp_path).size == 30
+    whole.write_text('{"image_processor": {"size": {"shortest_edge": 20}}}')
+    assert ClipPreprocessor.read(tmp_path).size == 20
+    own.unlink()
+    assert ClipPreprocessor.read(tmp_path).size == 20

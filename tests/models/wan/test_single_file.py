@@ -6,7 +6,7 @@ The writer of these files is itself held against diffusers' own conversion of su
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from diffusers.loaders import single_file_utils
 from safetensors.torch import load_file, save_file
 
 from models import registry
-from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
+from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint, WeightsError
 from models.checkpoint.key_mapping import target
 from models.wan.authors_names import AUTHORS_RENAMES
 from models.wan.key_mapping import RENAMES
@@ -25,7 +25,8 @@ from tests.parity.test_wan_vace_transformer import Case, load_ours, make
 from tests.parity.tiny_wan import Config, make_wan
 
 STORED = "transformer/diffusion_pytorch_model.safetensors"
-RULES = (
+NET = "motion_encoder.enc.net_app.convs"
+RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"condition_embedder\.time_embedder\.linear_1", "time_embedding.0"),
     (r"condition_embedder\.time_embedder\.linear_2", "time_embedding.2"),
     (r"condition_embedder\.time_proj", "time_projection.1"),
@@ -50,6 +51,21 @@ RULES = (
     (r"ffn\.net\.2", "ffn.2"),
     (r"(vace_blocks\.0\.)proj_in", r"\1before_proj"),
     (r"(vace_blocks\.\d+\.)proj_out", r"\1after_proj"),
+    (r"face_adapter\.(\d+)\.norm_([qk])", r"face_adapter.fuser_blocks.\1.\2_norm"),
+    (r"face_adapter\.(\d+)\.q\.", r"face_adapter.fuser_blocks.\1.linear1_q."),
+    (r"face_adapter\.(\d+)\.to_out\.", r"face_adapter.fuser_blocks.\1.linear2."),
+    (r"face_encoder\.(conv\d\w*)\.", r"face_encoder.\1.conv."),
+    (r"motion_encoder\.motion_synthesis_weight", "motion_encoder.dec.direction.weight"),
+    (r"motion_encoder\.motion_network", "motion_encoder.enc.fc"),
+    (r"motion_encoder\.conv_in\.weight", f"{NET}.0.0.weight"),
+    (r"motion_encoder\.conv_in\.act_fn", f"{NET}.0.1"),
+    (r"motion_encoder\.conv_out", f"{NET}.8"),
+    (r"(res_blocks\.\d+\.conv1)\.weight", r"\1.0.weight"),
+    (r"(res_blocks\.\d+\.conv1)\.act_fn", r"\1.1"),
+    (r"(res_blocks\.\d+\.conv2)\.weight", r"\1.1.weight"),
+    (r"(res_blocks\.\d+\.conv2)\.act_fn", r"\1.2"),
+    (r"(res_blocks\.\d+\.)conv_skip", r"\1skip.1"),
+    (r"motion_encoder\.res_blocks\.(\d+)", lambda block: f"{NET}.{int(block[1]) + 1}"),
 )
 """diffusers' names → the authors'; the first of two that would match comes first."""
 
@@ -59,11 +75,26 @@ def authors(stored: Tensors) -> Tensors:
     for key, tensor in stored.items():
         for expression, replacement in RULES:
             key = re.sub(expression, replacement, key)
-        named[key] = tensor
+        bias_of_image = key.startswith(NET) and key.endswith("bias")
+        named[key] = tensor[None, :, None, None] if bias_of_image else tensor
+    for key in [key for key in named if key.startswith("face_adapter") and ".k." in key]:
+        halves = [named.pop(one) for one in (key, key.replace(".k.", ".v."))]
+        block, array = key.split(".")[1::2]
+        named[f"face_adapter.fuser_blocks.{block}.linear1_kv.{array}"] = torch.cat(halves)
     return named
 
 
-KINDS: Mapping[str, Config] = {"text": {}, "image": {"from_image": True}, "vace": {"vace": {}}}
+FACES: Config = {
+    "motion_encoder_size": 512,
+    "motion_encoder_channel_sizes": {str(4 << n): 3 + n % 3 for n in range(8)},
+}
+"""A face's images as large as the authors' are: diffusers reads no other files of theirs."""
+KINDS: Mapping[str, Config] = {
+    "text": {},
+    "image": {"from_image": True},
+    "vace": {"vace": {}},
+    "animate": {"animate": FACES},
+}
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -119,6 +150,36 @@ def test_what_cannot_be_served_says_why(folder: Path, tmp_path: Path) -> None:
         weights(other, experts)
     with pytest.raises(CheckpointError, match="swap_experts is set, but one file"):
         registry.load("tiny", str(file), "float32", {}, base=str(experts), swap_experts=True)
+
+
+def test_files_of_animate(tmp_path: Path) -> None:
+    """Blur kernels, which some files have, are passed over; a face's 8-bit floats are scaled."""
+    folder = make_wan(tmp_path / "base", animate=FACES)
+    stored = authors(load_file(folder / STORED))
+    key, scale = f"{NET}.2.conv2.1", torch.tensor(0.25)
+    packed = (stored[f"{key}.weight"] / scale).to(torch.float8_e4m3fn)
+    blurred = stored | {f"{NET}.{n}.conv2.0.kernel": torch.ones(4, 4) for n in range(1, 8)}
+    small = blurred | {f"{key}.weight": packed, f"{key}.scale_weight": scale}
+    plain = stored | {f"{key}.weight": packed.float() * scale}
+    read = weights(write(small, tmp_path / "small.safetensors"), folder)
+    assert are_equal(read, weights(write(plain, tmp_path / "plain.safetensors"), folder))
+    assert not are_equal(read, weights(folder))
+
+
+def test_files_and_bases_of_animate_belong_together(folder: Path, tmp_path: Path) -> None:
+    base = make_wan(tmp_path / "base", animate={})
+    file = write(authors(load_file(folder / STORED)), tmp_path / "other.safetensors")
+    if "face_encoder.padding_tokens" not in load_file(file):
+        with pytest.raises(UnsupportedCheckpoint, match="its base is Wan Animate"):
+            weights(file, base)
+        return
+    with pytest.raises(WeightsError, match=r"convs\.7\.conv1"):  # of larger images
+        weights(file, base)
+    with pytest.raises(WeightsError, match=r"stray: .*pose_patch_embedding"):
+        weights(file, make_wan(tmp_path / "image", from_image=True))
+    short = {key: t for key, t in load_file(file).items() if key != f"{NET}.1.skip.1.weight"}
+    with pytest.raises(WeightsError, match=r"missing: .*convs\.1\.skip\.1\.weight"):
+        weights(write(short, tmp_path / "short.safetensors"), folder)
 
 
 def test_a_vace_transformer_has_every_array_by_its_authors_name(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ import pytest
 from flax import nnx
 from safetensors.numpy import save_file
 
-from models.checkpoint.folder import CheckpointError, WeightsError, fingerprint
+from models.checkpoint.direct_io import DiskFile
+from models.checkpoint.fingerprint import fingerprint
+from models.checkpoint.folder import CheckpointError, WeightsError
 from models.checkpoint.key_mapping import Renames
 from models.checkpoint.safetensors import ComponentFiles
 from models.loading.abstract import abstract_module
@@ -24,7 +26,7 @@ from models.nn.layers.parameterised import conv, embed, linear
 from models.nn.layers.scanned import stack
 from models.parallel.axis_rules import auto_mesh
 from models.weights.device_transfer import PIECE, OnDevice, laid
-from models.weights.loader import READERS, flat_parameters, load
+from models.weights.loader import flat_parameters, load
 
 LAYERS = 3
 
@@ -132,6 +134,19 @@ def test_every_leaf_in_every_dtype(tmp_path: Path, stored: Any, asked: Any) -> N
 def test_turned_on_the_device_it_is_the_same(tmp_path: Path, stored: Any, asked: Any) -> None:
     arrays = tensors(stored)
     check(loaded(saved(tmp_path, arrays), dtype=asked, transfer=OnDevice), arrays, asked)
+
+
+@pytest.mark.parametrize("transfer", [laid, OnDevice])
+def test_vectors_may_be_stored_with_axes_of_one(tmp_path: Path, transfer: Any) -> None:
+    arrays = tensors()
+    stored = {
+        "convs.0.bias": arrays["convs.0.bias"][None, :, None, None],
+        "layers.1.fc.bias": arrays["layers.1.fc.bias"][None],
+    }
+    check(loaded(saved(tmp_path, {**arrays, **stored}), transfer=transfer), arrays)
+    wrong = {"convs.0.bias": np.zeros((1, 3, 1, 2), np.float32)}
+    with pytest.raises(WeightsError, match=r"convs\.0\.bias"):
+        loaded(saved(tmp_path, {**arrays, **wrong}), transfer=transfer)
 
 
 @pytest.mark.parametrize("transfer", [laid, OnDevice])
@@ -429,4 +444,4 @@ def test_peak_memory_is_the_model_and_what_is_being_read(tmp_path: Path, dtype: 
     assert model_mb == DEPTH * tensor_mb / (1 if dtype == "jnp.float32" else 2)
     # Two tensors' slack is for the allocator and the libraries' own; a copy of the model is 12.
     # Two tensors' slack is for the allocator and the libraries' own; a copy of the model is 12.
-    assert model_mb < peak_mb < model_mb + READERS * PIECE / 2**20 + 2 * tensor_mb
+    assert model_mb < peak_mb < model_mb + DiskFile.readers * PIECE / 2**20 + 2 * tensor_mb

@@ -249,5 +249,5 @@ def test_encoders_are_left_alone() -> None:
     }
     assert eight == {
         "transformer": True, "clip": False, "t5": False, "vae": False, "preview": False,
-        "image_encoder": False, "image_embedder": False,
+        "image_encoder": False, "image_embedder": False, "controls": False,
     }  # fmt: skip

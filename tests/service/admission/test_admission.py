@@ -17,8 +17,10 @@ from service.admission.caller import Caller
 from service.admission.parse import parse_body
 from service.errors.problems import Conflict, Invalid, Problem
 from service.front_end.front_end import FrontEnd
-from service.jobs.model.job import DEFAULT_TENANT, Job
-from tests.service.standin import StandIn
+from service.jobs.model.job import DEFAULT_TENANT, ENLARGED, PLAIN, Job
+from tests.service.standin import MODEL, StandIn
+from tests.service.validation.test_hires import SMALL, TWO_STAGES
+from tests.service.validation.test_progressive import GROWING as OF_GROWTH
 
 T = TypeVar("T")
 BODY = {"prompt": "a star", "seed": 3, "metadata": {"of": "us"}}
@@ -26,6 +28,9 @@ BODY = {"prompt": "a star", "seed": 3, "metadata": {"of": "us"}}
 
 async def connected(work: Coroutine[Any, Any, T]) -> T:
     return await work
+
+
+GROWING = OF_GROWTH.model_copy(update={"name": "growing"})
 
 
 @pytest.fixture
@@ -37,7 +42,7 @@ def front(app: FastAPI, pool: StandIn) -> FrontEnd:
 async def admitted(front: FrontEnd, body: dict[str, Any], **headers: str) -> Job:
     caller = Caller(DEFAULT_TENANT, "127.0.0.1", connected)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return await admit(front, caller, parse_body(body), named)
+    return (await admit(front, caller, parse_body(body), named)).job
 
 
 async def test_a_body_becomes_a_job(front: FrontEnd) -> None:
@@ -51,6 +56,26 @@ async def test_an_idempotency_key_stands_for_its_first_job(front: FrontEnd) -> N
     assert (await admitted(front, BODY, idempotency_key="one")).id == first.id
     with pytest.raises(Conflict):
         await admitted(front, BODY | {"seed": 4}, idempotency_key="one")
+
+
+async def test_an_older_pool_gets_no_job_that_it_would_misread(front: FrontEnd) -> None:
+    await front.queue.register("newest", TWO_STAGES, ready=True)
+    two_stages = BODY | SMALL | {"model": TWO_STAGES.name}
+    assert (await admitted(front, two_stages | {"hires": {}})).version == ENLARGED
+    assert (await admitted(front, two_stages)).version == PLAIN
+    plain = BODY | SMALL | {"model": MODEL, "hires": {"scale": 1.5}}
+    assert (await admitted(front, plain)).version == PLAIN
+
+
+async def test_smaller_first_steps_are_a_pass_of_their_own(front: FrontEnd) -> None:
+    """The job's steps and passes know both sizes; its bucket is the smaller one's."""
+    await front.queue.register("newest", GROWING, ready=True)
+    body = BODY | {"model": GROWING.name, "width": 128, "height": 96, "num_images": 2}
+    job = await admitted(front, body | {"quality": "grows", "num_inference_steps": 7})
+    assert job.second_pass is not None and job.version == PLAIN
+    assert (job.steps, job.second_pass.steps) == (14, 8)
+    sizes = [GROWING.bucket(job.request | size) for size in (SMALL | {"width": 64}, {})]
+    assert job.passes() == ((sizes[0], 6), (sizes[1], 8))
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import re
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import CostKey, CostRow, PoolFacts
+from service.jobs.tenants import TenantRecords
 from service.settings.settings import Settings
 from service.settings.tenants import TenantSettings
 from tests.service.eventually import eventually
@@ -26,6 +26,11 @@ def settings(settings: Settings) -> Settings:
     """The tenant of everybody has quotas."""
     limits = TenantSettings(max_queued=2, device_seconds_per_hour=5, weight=3)
     return settings.model_copy(update={"tenants": {"default": limits}})
+
+
+async def allow(queue: Queue, **limits: int) -> None:
+    """Put other quotas in the place of the settings'."""
+    await TenantRecords(queue.redis).change(lambda _: {"default": TenantSettings(**limits)})
 
 
 async def test_answers_tell_what_is_left(http: httpx.AsyncClient, queue: Queue) -> None:
@@ -140,23 +145,14 @@ async def test_events_too(http: httpx.AsyncClient, pool: StandIn) -> None:
     assert answer.headers["ratelimit-policy"] == POLICY
 
 
-def test_settings_of_all_that_are_not_named() -> None:
-    settings = Settings(tenants={"a": {"weight": 2}, "*": {"max_queued": 1}})
-    assert settings.tenant("a") == TenantSettings(weight=2)
-    assert settings.tenant("b") == TenantSettings(max_queued=1)
-    assert Settings().tenant("b") == TenantSettings()
-
-
 async def test_stored_bytes_that_are_used_up(
-    http: httpx.AsyncClient, app: FastAPI, pool: StandIn
+    http: httpx.AsyncClient, queue: Queue, pool: StandIn
 ) -> None:
     """An image is sent and one is made, both counted; deleting the job frees them."""
     sent, made = len(picture()), len(picture())
     body = CAT | {"image": base64.b64encode(picture()).decode()}
     most = sent + made
-    app.state.front.settings = app.state.front.settings.model_copy(
-        update={"tenants": {"default": TenantSettings(stored_bytes=most)}}
-    )
+    await allow(queue, stored_bytes=most)
     answer = await http.post("/v1/generate", json=body, headers={"Prefer": "wait"})
     assert answer.headers["ratelimit-policy"] == f'"stored-bytes";q={most};qu="stored-bytes"'
     assert re.fullmatch(r'"stored-bytes";r=0;t=86\d{3}', answer.headers["ratelimit"])
@@ -173,14 +169,12 @@ async def test_stored_bytes_that_are_used_up(
 
 
 async def test_pictures_that_would_never_fit_are_no_matter_of_time(
-    http: httpx.AsyncClient, app: FastAPI, pool: StandIn
+    http: httpx.AsyncClient, queue: Queue, pool: StandIn
 ) -> None:
     sent = picture()
     body = CAT | {"image": base64.b64encode(sent).decode()}
     for most, status in ((len(sent) - 1, 422), (len(sent), 202)):
-        app.state.front.settings = app.state.front.settings.model_copy(
-            update={"tenants": {"default": TenantSettings(stored_bytes=most)}}
-        )
+        await allow(queue, stored_bytes=most)
         answer = await http.post("/v1/generate", json=body)
         assert answer.status_code == status
         if status == 422:

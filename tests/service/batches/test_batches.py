@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 from openai.types import Batch
 
 from service.app import create_app
-from service.auth.api_keys import ApiKeys
+from service.auth.api_keys import ApiKeys, id_of
 from service.jobs.model.job import JobError, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
@@ -97,7 +97,8 @@ async def test_each_line_becomes_one_job_of_low_priority_and_one_result(
     client: AsyncOpenAI, pool: StandIn
 ) -> None:
     lines = [line(number) for number in range(5)]
-    batch = await begin(client, *lines, metadata={"of": "us"})
+    named = {"X-Request-Id": "mine"}
+    batch = await begin(client, *lines, metadata={"of": "us"}, extra_headers=named)
     assert (batch.object, batch.status, batch.endpoint) == ("batch", "validating", URL)
     assert batch.metadata == {"of": "us"}
     batch = await reached(client, batch, "completed")
@@ -114,6 +115,8 @@ async def test_each_line_becomes_one_job_of_low_priority_and_one_result(
         assert response["body"]["outputs"][0]["url"]
     assert sorted(job.request["seed"] for job in pool.seen) == [0, 1, 2, 3, 4]
     assert {(job.priority, job.tenant) for job in pool.seen} == {(0, "acme")}
+    ((key_id, request_id),) = {(job.key_id, job.request_id) for job in pool.seen}
+    assert (key_id, request_id) == (id_of(client.api_key), "mine")
     names = [file.filename async for file in await client.files.list(purpose="batch")]
     assert names == ["cats.jsonl"]
 

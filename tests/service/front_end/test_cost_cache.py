@@ -6,6 +6,7 @@ import asyncio
 import itertools
 
 from service.front_end.cost_cache import Copies
+from tests.service.eventually import eventually
 
 
 class Reads:
@@ -38,6 +39,45 @@ async def test_what_is_dear_to_read_may_get_older() -> None:
     """A fiftieth of all time goes into reading: 0.05 s are good for two and a half."""
     copies = Copies(Reads(pauses_s=0.05), age_s=0)
     assert [await copies.get("a"), await copies.get("a")] == ["a 1", "a 1"]
+
+
+async def test_nobody_waits_for_a_copy_that_has_just_become_old() -> None:
+    reads = asyncio.Semaphore(1)
+
+    async def read(model: str) -> str:
+        await reads.acquire()
+        return model
+
+    copies = Copies(read, age_s=0, grace_s=1000)
+    await copies.get("a")  # the next read waits for the test
+    async with asyncio.timeout(10):
+        assert [await copies.get("a") for _ in range(3)] == ["a"] * 3
+    assert reads.locked(), "they had the old copy"
+    reads.release()
+
+
+async def _is_read_anew(copies: Copies[str]) -> None:
+    first = await copies.get("a")
+
+    async def is_new() -> bool:
+        return await copies.get("a") != first
+
+    await eventually(is_new)
+
+
+async def test_a_copy_is_read_anew_while_it_is_given_on() -> None:
+    await _is_read_anew(Copies(Reads(), age_s=0, grace_s=1000))
+
+
+async def test_a_copy_outlives_a_reading_that_fails() -> None:
+    tries = itertools.count()
+
+    async def read(model: str) -> str:
+        if next(tries) == 1:
+            raise ConnectionError("away")
+        return f"{model} {next(tries)}"
+
+    await _is_read_anew(Copies(read, age_s=0, grace_s=1000))
 
 
 async def test_a_failed_read_is_tried_again() -> None:

@@ -9,11 +9,11 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from service.routes import generate, health, jobs, links, loras, models, pages
-from service.routing import DOORS
+from service.routes import pages
+from service.routing import DOORS, OURS
 
 ROUTERS = (
-    *(part.router for part in (generate, health, jobs, links, loras, models, pages)),
+    *(part.router for part in OURS),
     *(door.router for door in DOORS),
 )
 ROUTES = [

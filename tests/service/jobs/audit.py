@@ -33,12 +33,22 @@ return cjson.encode({time, found})
 ROW = re.compile(r"^\| `([\w:]+)` +\| (\w+) +\|", re.M)
 SCHEMA = dict(ROW.findall(keys.__doc__ or ""))
 """Type by pattern of the key, as `keys.py` has them."""
-BRIEF = {"call", "used", "idempotency", "pools", "layouts", "tried", "left", "loralock"}
+BRIEF = {
+    "call",
+    "used",
+    "idempotency",
+    "pools",
+    "layouts",
+    "tried",
+    "left",
+    "loralock",
+    "ledgerlease",
+}
 """Kinds of keys that leave by themselves."""
 OWN_FIELDS = {
     "place", "accepted", "events", "fence", "kept", "settled", "told", "shown", "promised",
     "queued_at", "latest_start", "idempotency", "room", "yields", "ended_by", "webhook", "stored",
-    "spent",
+    "spent", "first_fence", "origin", "resumes", "billed", "served_as", "draft_bytes",
 }  # fmt: skip
 """Of a job's hash: those of the scripts, beside the job's."""
 

@@ -25,6 +25,8 @@ class Life:
     """It counts against its tenant's hour."""
     key: str | None
     """The client's, for idempotency."""
+    promised_s: float
+    """Device-seconds that it was predicted to take, when it was put."""
     seen: Counter[tuple[str, str]]
     """What happened to any job: transition, script."""
     state: JobState | None = None
@@ -45,6 +47,10 @@ class Life:
     has_lapsed: bool = False
     spent: dict[int, float] = field(default_factory=dict)
     """Device-seconds of its claims, by fence, as they were told."""
+    resumes_s: float = 0.0
+    """Device-seconds that its snapshots carry on, since it last went back."""
+    billed: tuple[str, int, str] | None = None
+    """Once it has ended: who pays, for which fence's work (0: it was queued), and the end."""
     settled: tuple[int, str, Any] | None = None
     """How the last claim that ended itself did: fence, act, and what it was told."""
     told: tuple[int, int] | None = None
@@ -78,7 +84,9 @@ class Life:
     @property
     def stored(self) -> int:
         """Bytes that count against its tenant's quota."""
-        return self.input_bytes + sum(output.bytes for output in self.outputs)
+        drafts = self.snapshots or [] if self.state is JobState.PAUSED else []
+        own = self.input_bytes + sum(one.bytes for one in (*self.outputs, *drafts))
+        return own if self.is_ended else own + sum(draft.bytes for draft in self.job.snapshots)
 
     def holds(self, fence: int) -> bool:
         return self.state is RUNNING and self.fence == fence
@@ -94,13 +102,40 @@ class Life:
         what is kept."""
         if self.spent:
             return sum(self.spent.values())
-        return self.job.cost * min(1.0, self.step / self.job.steps)
+        return self.job.cost * min(1.0, self.ran / self.job.steps)
+
+    @property
+    def ran(self) -> int:
+        """Steps that pools have done of it."""
+        return max(0, self.step - self.draft_steps)
+
+    @property
+    def own(self) -> float:
+        """Device-seconds that it is predicted to take, without its audition's."""
+        return self.job.cost * (1 - min(1.0, self.draft_steps / self.job.steps))
+
+    @property
+    def paid(self) -> float:
+        """Those of them that its tenant has paid for while it waits."""
+        return self.own - self.job.cost * self.undone
+
+    @property
+    def draft_steps(self) -> int:
+        """Steps that it was put with: its audition's."""
+        return sum(draft.step for draft in self.job.snapshots)
 
     def spend(self, fence: int, device_s: float) -> float:
         """How much of it is new."""
         before = self.spent.get(fence, 0.0)
         self.spent[fence] = max(before, device_s)
         return self.spent[fence] - before
+
+    def split(self, fence: int) -> tuple[float, float]:
+        """Device-seconds that were told: of use for the end that this fence's claim came to, and
+        lost."""
+        told, last = sum(self.spent.values()), self.spent.get(fence, 0.0)
+        used = last + min(told - last, self.resumes_s)
+        return used, told - used
 
     def set_usage(self, steps: int | None = None) -> None:
         """As its client sees it; nothing where no pool has told any."""
@@ -141,7 +176,8 @@ class Life:
         assert mine == (job.state, job.attempts, fence, job.step, job.pool, is_started)
         assert self.deaths == [(death.pool, death.step) for death in job.deaths]
         assert self.kept == int(fields.get("kept", 0))
-        assert ([] if self.is_ended else self.snapshots or []) == job.snapshots
+        has_any = not self.is_ended or self.state is JobState.PAUSED
+        assert (self.snapshots or [] if has_any else []) == job.snapshots
         assert (self.outputs, self.usage) == (job.outputs, job.usage)
         assert self.error == (job.error and job.error.code)
         assert self.is_ended == (job.finished_at is not None)

@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from service.jobs.model.errors import IdempotencyConflict, QueueFull, QuotaExceeded
-from service.jobs.model.job import Job, JobState, Snapshot, Usage
+from service.jobs.model.job import STOP_AT_STEP, Job, JobState, SecondPass, Snapshot, Usage
 from service.jobs.model.job_filter import JobFilter
 from service.jobs.model.state_machine import QUEUED
 from service.jobs.queue import Claim, Queue, Spent
 from service.settings.tenants import TenantSettings
 from tests.service.eventually import eventually
 from tests.service.jobs.examples import FAILURE, a_job, a_snapshot, an_output
-from tests.service.jobs.history import History
+from tests.service.jobs.history import History, a_spec
+from tests.service.jobs.life_model import Life
 from tests.service.jobs.order_model import Offer
 from tests.service.jobs.queue_model import MICRO
 from tests.service.jobs.wishes import (
@@ -72,15 +73,32 @@ class Lives(History):
         in_s, run_s = DEADLINES[wish["deadline"]]
         now = self.clock()
         self.count += 1
-        return a_job(
+        reused = {"reuses": "job_before"} if wish["is_reused"] else {}
+        job = a_job(
+            **reused,
             id=f"job_{self.count:03}",
             model=model,
             weight=self.model.limits[wish["tenant"]].weight,
             steps=STEPS,
+            request={STOP_AT_STEP: 2} if wish["is_audition"] else {},
+            snapshots=[
+                Snapshot(
+                    index=index,
+                    step=step,
+                    fence=0,
+                    key=f"snapshots/job/0-{index}-{step}",
+                    bytes=100,
+                )
+                for index, step in enumerate([] if wish["is_audition"] else wish["drafts"])
+            ],
+            second_pass=wish["second"] and SecondPass(bucket=wish["second"], steps=STEPS // 2),
             run_s=run_s,
             deadline_at=in_s and (now + in_s if in_s == SOON_S else int(now) + in_s),
             **{name: wish[name] for name in ("bucket", "tenant", "priority", "images", "cost")},
         )
+        if not wish["is_reused"]:
+            return job
+        return job.model_copy(update={"outputs": [an_output(job)], "snapshots": []})
 
     def _put_one(self, queue: Queue, job: Job, wish: dict[str, Any]) -> None:
         asked = (wish["key"], wish["digest"], wish["is_refused"], wish["input_bytes"])
@@ -91,6 +109,8 @@ class Lives(History):
             accepted = float(self.held.jobs[job.id]["accepted"])
             assert accepted >= self.model.now * 1e6 - 1  # a microsecond, as a float of seconds
             self.model.accept(job, wish["key"], wish["digest"], accepted, wish["input_bytes"])
+            if job.reuses:
+                self.model.reuse(job)
 
     async def _put(
         self, queue: Queue, job: Job, key: str | None, digest: str, is_refused: bool, size: int
@@ -121,9 +141,11 @@ class Lives(History):
 
     @rule(n=WHICH, is_deleted=st.booleans(), twice=TWICE)
     def stop(self, n: int, is_deleted: bool, twice: bool) -> None:
-        life, queue = self.life_of(n), self.queue(twice)
-        if not life:
-            return
+        if life := self.life_of(n):
+            self._stop(life, is_deleted, twice)
+
+    def _stop(self, life: Life, is_deleted: bool, twice: bool) -> None:
+        queue = self.queue(twice)
         call, script = (queue.delete, "delete") if is_deleted else (queue.cancel, "cancel")
         answer = self.follow(call(life.job.id))
         self.model.cancel(life, script)
@@ -131,6 +153,16 @@ class Lives(History):
         if is_deleted:
             self.model.forget(life, script)
             assert self.server.run(queue.delete(life.job.id)) is None
+
+    @rule(n=WHICH, to=st.sampled_from(MODELS), twice=TWICE)
+    def switch(self, n: int, to: str, twice: bool) -> None:
+        life, queue = self.life_of(n), self.queue(twice)
+        if not life:
+            return
+        job, (other,) = life.job, set(MODELS) - {to}
+        waits_for = job.model_copy(update={"model": other})
+        answer = self.follow(queue.switch_model(waits_for, a_spec(to)))
+        assert answer == self.model.switch(life, to)
 
     @rule(tenant=st.sampled_from(TENANTS), state=st.sampled_from([None, *JobState]))
     def look(self, tenant: str, state: JobState | None) -> None:
@@ -259,6 +291,13 @@ class Lives(History):
             assert self.model.now - CLOCK_S <= ended <= self.held.now + CLOCK_S
         assert answer == self.model.make_room(claim, moved_s)
 
+    @rule(n=WHICH, twice=TWICE)
+    def take_back(self, n: int, twice: bool) -> None:
+        """An operator does, of a claimed job or one whose claim is over."""
+        if claim := self.claim_of(n):
+            answer = self.follow(self.queue(twice).take_back(claim.job.id))
+            assert answer == self.model.take_back(claim.job.id)
+
     @rule(
         n=WHICH,
         step=st.integers(1, STEPS),
@@ -294,9 +333,21 @@ class Lives(History):
             answer = self.follow(self.queue(twice).spent(claim, Spent(device_s, 0.0)))
             assert answer == self.model.spend(claim, device_s)
 
+    @rule(n=WHICH, how=st.sampled_from(["cancel", "delete", "fail"]), twice=TWICE)
+    def end_while_compiling(self, n: int, how: str, twice: bool) -> None:
+        """A pool tells what that has taken when it is over."""
+        claim = self.claim_of(n)
+        if claim and (life := self.model.lives.get(claim.job.id)):
+            if how == "fail":
+                self._give_up(claim, how, twice)
+            else:
+                self._stop(life, how == "delete", twice)
+            answer = self.follow(self.queue(twice).spent(claim, Spent(16.0, 0.0)))
+            assert answer == self.model.spend(claim, 16.0)
+
     def _snapshot(self, claim: Claim, steps: list[int], twice: bool) -> None:
         """Images that are finished have files of their own and no state."""
-        kept = [a_snapshot(claim, index, step) for index, step in enumerate(steps)]
+        kept = [costly(a_snapshot(claim, index, step)) for index, step in enumerate(steps)]
         kept = [finished(one, claim) if one.step == STEPS else one for one in kept]
         answer = self.tell(claim, self.queue(twice).snapshot(claim, kept))
         assert answer == self.model.snapshot(claim, kept)
@@ -351,6 +402,11 @@ class Refused(Exception):
 
 def patience(offer: Offer) -> dict[str, float]:
     return {"affinity_s": LONG_S if offer.is_patient else 0}
+
+
+def costly(snapshot: Snapshot) -> Snapshot:
+    """With device-seconds by its steps, which need not be as many as its claims tell, and bytes."""
+    return snapshot.model_copy(update={"device_seconds": snapshot.step / STEPS, "bytes": 100})
 
 
 def finished(snapshot: Snapshot, claim: Claim) -> Snapshot:

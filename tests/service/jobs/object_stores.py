@@ -32,6 +32,10 @@ class Quiet(WSGIRequestHandler):
         pass
 
 
+Fault = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes] | None]
+"""Answers a request in the server's place, or leaves it to the server by None."""
+
+
 class Server:
     """What it keeps stays while it is away."""
 
@@ -41,6 +45,7 @@ class Server:
         self.port = 0
         self.seen: list[str] = []
         """Methods and paths, in order."""
+        self.fault: Fault | None = None
 
     def start(self) -> None:
         self._server = make_server(
@@ -61,6 +66,8 @@ class Server:
 
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         self.seen.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
+        if self.fault and (answer := self.fault(environ, start)) is not None:
+            return answer
         given = environ.get("HTTP_AUTHORIZATION", "")
         signed = "X-Amz-Credential=" in environ.get("QUERY_STRING", "")
         if given and not (KEY_ID in given or given == f"Bearer {TOKEN}"):

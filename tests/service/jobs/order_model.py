@@ -95,7 +95,7 @@ class Order:
 
     def settle(self, life: Life, device_seconds: float) -> None:
         """A claim is over; its tenant was charged the whole cost."""
-        tenant, more = life.job.tenant, (device_seconds - life.job.cost) / life.job.weight
+        tenant, more = life.job.tenant, (device_seconds - life.own) / life.job.weight
         if life.job.id in self.charged:
             self.tags[tenant] = rounded(self.tag(tenant) + more)
 
@@ -131,7 +131,7 @@ class _Claim:
         life, free = self.first(), self.offer.slots
         while life and (not self.taken or self.fits(life, free)):
             if not self.expire(life):
-                if not self.suits(life):
+                if not self.suits(life) or (self.taken and self.compiles(life)):
                     break
                 self.order.charged.add(life.job.id)
                 self.order.remove(life, life.job.cost * life.undone)
@@ -144,13 +144,16 @@ class _Claim:
         return self.taken
 
     def compiles(self, life: Life) -> bool:
-        return self.offer.may_compile is not None and life.job.bucket not in self.offer.warm
+        return self.offer.may_compile is not None and not self.is_compiled(life)
+
+    def is_compiled(self, life: Life) -> bool:
+        return all(bucket in self.offer.warm for bucket, _ in life.job.passes())
 
     def fits(self, life: Life, free: float) -> bool:
         return life.job.images <= free and not life.deaths
 
     def suits(self, life: Life) -> bool:
-        if self.offer.may_compile is False and life.job.bucket not in self.offer.warm:
+        if self.offer.may_compile is False and not self.is_compiled(life):
             return False
         deadline, run_s, slowness = life.job.deadline_at, life.job.run_s, self.offer.slowness
         if deadline is None or run_s is None or slowness <= 1:
@@ -194,7 +197,7 @@ class _Claim:
         return None
 
     def warm_instead(self, life: Life) -> Life:
-        if life.job.bucket in self.offer.warm or not self.offer.is_patient:
+        if self.is_compiled(life) or not self.offer.is_patient:
             return life
         best = self.turn(self.offer.warm, math.inf)
         is_there = best and not self.expire(best) and self.suits(best)

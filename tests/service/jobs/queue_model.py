@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,9 @@ class Model:
     trash: set[str] = field(default_factory=set)
     left: dict[str, Life] = field(default_factory=dict)
     """Deleted jobs whose claims may still tell what they have taken."""
+    ledger: list[tuple[Any, ...]] = field(default_factory=list)
+    """Of each record: job, outcome, whether it corrects, images, device-seconds that the tenant and
+    the house pay for, and that are lost."""
     now: float = 0.0
     """Of the call that is being followed, by Redis's clock."""
 
@@ -57,7 +61,7 @@ class Model:
             return "old" if self.idempotent[job.tenant, key][0] == digest else "conflict"
         if is_refused:
             return "refused"
-        if self._is_full(job):
+        if not job.reuses and self._is_full(job):
             return "full"
         limits = self.limits[job.tenant]
         if limits.max_queued and len(self.of(job.tenant, QUEUED)) >= limits.max_queued:
@@ -66,7 +70,8 @@ class Model:
         if quota and self.spent(job.tenant) >= quota:
             return "device-seconds"
         stored, most = self.stored(job.tenant), limits.stored_bytes
-        is_over = most and (stored >= most or stored + input_bytes > most)
+        new = input_bytes + sum(draft.bytes for draft in job.snapshots)
+        is_over = most and (stored >= most or stored + new > most)
         return "stored-bytes" if is_over else None
 
     def stored(self, tenant: str) -> int:
@@ -81,7 +86,7 @@ class Model:
     def spent(self, tenant: str) -> float:
         """Used and promised device-seconds."""
         unended = [life for life in self.of(tenant, QUEUED, RUNNING) if life.is_promised]
-        return self.used[tenant] + sum(life.job.cost for life in unended)
+        return self.used[tenant] + sum(life.promised_s for life in unended)
 
     def accept(
         self, job: Job, key: str | None, digest: str, accepted: float, input_bytes: int
@@ -89,13 +94,22 @@ class Model:
         assert all(accepted > life.accepted for life in self.lives.values())
         place = accepted + (1 - job.priority) * self.settings.priority_s * MICRO
         is_promised = self.limits[job.tenant].device_seconds_per_hour is not None
-        life = Life(job, accepted, place, is_promised, key, self.seen)
+        promised_s = job.cost * job.undone
+        life = Life(job, accepted, place, is_promised, key, promised_s, self.seen)
         life.input_bytes = input_bytes
+        life.snapshots = job.snapshots or None
+        life.kept = life.step = life.draft_steps
         life.move("accept", "put")
         self.lives[job.id] = life
         self.order(job.model).add(life)
         if key:
             self.idempotent[job.tenant, key] = (digest, job.id)
+
+    def reuse(self, job: Job) -> None:
+        life = self.lives[job.id]
+        life.input_bytes -= sum(output.bytes for output in job.outputs)
+        life.outputs = job.outputs
+        self.end(life, "reuse", "put")
 
     def cancel(self, life: Life, script: str = "cancel") -> None:
         if not life.is_ended:
@@ -104,6 +118,20 @@ class Model:
     def delete(self, life: Life) -> None:
         self.cancel(life, "delete")
         self.forget(life, "delete")
+
+    # the front ends'
+    def switch(self, life: Life, to: str) -> bool:
+        if life.state is not QUEUED:
+            return False
+        if life.job.model != to:
+            self.order(life.job.model).remove(life)
+            life.set_usage(life.ran)
+            self.drop_snapshots(life, False)
+            life.job = life.job.model_copy(update={"model": to, "snapshots": []})
+            life.snapshots, life.kept, life.step = None, 0, 0
+            life.move("switch", "switch_model")
+            self.order(to).add(life)
+        return True
 
     # the pools' calls
     def claim(self, model: str, pool: str, offer: Offer, touched: Sequence[str]) -> list[Life]:
@@ -124,7 +152,7 @@ class Model:
             return bool(self.told_before(claim, "finish"))
         life.outputs, life.usage = outputs, usage
         life.spend(claim.fence, usage.device_seconds)
-        self.end(life, "finish", "finish")
+        self.end(life, "pause" if claim.job.stop_at_step else "finish", "finish")
         return self.settle(life, "finish", True)
 
     def fail(self, claim: Claim, code: str, retry: bool) -> JobState | None:
@@ -152,6 +180,13 @@ class Model:
         life.place += round(ran_s * MICRO)
         self.back(life, "make room", "release")
         return self.settle(life, "release", True)
+
+    def take_back(self, job_id: str) -> JobState | None:
+        life = self.lives.get(job_id)
+        before = life.state if life else None
+        if life and before is RUNNING:
+            self.back(life, "take back", "take_back")
+        return before
 
     def settle(self, life: Life, act: str, answer: Any) -> Any:
         life.settled = (life.fence, act, answer)
@@ -201,16 +236,21 @@ class Model:
             return self.spend_of_deleted(claim, device_s)
         more = life.spend(claim.fence, device_s)
         if life.is_ended:
-            self.charge_late(life, more)
+            self.charge_late(life, claim.fence, more)
         return True
 
     def spend_of_deleted(self, claim: Claim, device_s: float) -> bool:
         life = self.left.get(claim.job.id)
         if life:
-            self.charge_late(life, life.spend(claim.fence, device_s))
+            self.charge_late(life, claim.fence, life.spend(claim.fence, device_s))
         return bool(life)
 
-    def charge_late(self, life: Life, device_seconds: float) -> None:
+    def charge_late(self, life: Life, fence: int, device_seconds: float) -> None:
+        payer, paid, _ = life.billed or ("", 0, "")
+        if device_seconds:
+            used = device_seconds if fence == paid else 0.0
+            self.record(life, True, payer, used, device_seconds - used)
+            self.seen["correct", payer if used else "lost"] += 1
         if life.is_promised:
             self.used[life.job.tenant] += device_seconds
         self.order(life.job.model).charge_late(life, device_seconds)
@@ -263,25 +303,44 @@ class Model:
 
     # what they have in common
     def end(self, life: Life, name: str, script: str) -> None:
-        used_s = life.used_s
-        life.set_usage(None if name == "finish" else life.step)
+        used_s, fence = life.used_s, life.fence if life.state is RUNNING else 0
+        is_done = name in ("finish", "pause", "reuse")
+        life.set_usage(None if is_done else life.ran)
         if life.state is QUEUED:
-            unpaid = used_s - life.job.cost * (1 - life.undone)
+            unpaid = used_s - life.paid
             self.order(life.job.model).remove(life, max(0.0, unpaid))
         else:
             self.order(life.job.model).settle(life, used_s)
         if life.is_promised:
             self.used[life.job.tenant] += used_s
+        if name != "pause":
+            self.drop_snapshots(life, is_done)
+        life.move(name, script)
+        life.billed = (
+            "tenant" if is_done or name == "cancel" else "house",
+            fence,
+            str(life.state),
+        )
+        self.record(life, False, life.billed[0], *life.split(fence))
+
+    def drop_snapshots(self, life: Life, is_done: bool) -> None:
         if life.snapshots is not None:
             made = [output for one in life.snapshots for output in one.outputs]
-            self.trash |= {output.key for output in made if name != "finish"}
+            self.trash |= {output.key for output in made if not is_done}
             self.trash.add(f"snapshots/{life.job.id}/")
-        life.move(name, script)
+
+    def record(self, life: Life, corrects: bool, payer: str, used: float, lost: float) -> None:
+        outcome = life.billed and life.billed[2]  # a deleted job has no state any more
+        is_delivered = not corrects and outcome != JobState.PAUSED
+        images = len(life.outputs) if is_delivered else 0
+        shares = (used, lost, lost) if payer == "tenant" else (0.0, used + lost, lost)
+        self.ledger.append((life.job.id, outcome, corrects, images, *shares))
 
     def back(self, life: Life, name: str, script: str) -> None:
         order = self.order(life.job.model)
-        order.settle(life, life.job.cost * (1 - life.undone))
-        life.set_usage(life.step)
+        order.settle(life, life.paid)
+        life.set_usage(life.ran)
+        life.resumes_s = sum(one.device_seconds for one in life.snapshots or [])
         life.move(name, script)
         life.has_lapsed = False
         order.add(life)
@@ -303,11 +362,14 @@ class Model:
         assert jobs.keys() == self.lives.keys()
         for name, life in self.lives.items():
             life.check(serialization.from_hash(jobs[name]), jobs[name])
-            streams = (dump.keys.get(f"{kind}:{name}", []) for kind in ("events", "previews"))
-            life.check_events(*streams, self.settings.max_events)
+            events, previews = (
+                dump.keys.get(f"{kind}:{name}", []) for kind in ("events", "previews")
+            )
+            life.check_events(events, previews, self.settings.max_events)
         self.check_order(dump)
         self.check_leases(dump)
         self.check_rest(dump)
+        self.check_ledger(dump)
 
     def check_order(self, dump: Dump) -> None:
         found: dict[str, Any] = {}
@@ -338,3 +400,32 @@ class Model:
             assert sum(map(int, held.values())) == self.used[tenant] * MICRO
         streams = {**dump.of_kind("events"), **dump.of_kind("previews")}
         assert {name.partition(":")[2] for name in streams} <= self.lives.keys()
+
+    def check_ledger(self, dump: Dump) -> None:
+        """Each end is recorded once, each correction too, and the sums are those of the records."""
+        found = [json.loads(held["record"]) for _, held in dump.keys.get("ledger", [])]
+        assert sorted(map(_shares, found)) == sorted(self.ledger)
+        sums: Counter[tuple[str, ...]] = Counter()
+        for record in found:
+            names = (record["model"], record["tenant_class"])
+            outcome, lost = record["outcome"], record["lost_seconds"]
+            if not record.get("is_correction"):
+                sums["jobs", *names, outcome] += 1
+            for what in ("images", "pixels"):
+                sums[what, *names] += record.get(what, 0)
+            used = {
+                "tenant": record["tenant_seconds"],
+                "house": record["house_seconds"] - lost,
+            }
+            for payer, device_s in used.items():
+                sums["device_seconds", *names, outcome, payer] += round(device_s * MICRO)
+            sums["device_seconds", *names, "lost", "house"] += round(lost * MICRO)
+        held = dump.keys.get("totals", {})
+        totals = {tuple(json.loads(name)): int(value) for name, value in held.items()}
+        assert totals == {name: value for name, value in sums.items() if value}
+
+
+def _shares(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    names = ("tenant_seconds", "house_seconds", "lost_seconds")
+    corrects, images = record.get("is_correction", False), record.get("images", 0)
+    return (record["job"], record["outcome"], corrects, images, *(record[one] for one in names))

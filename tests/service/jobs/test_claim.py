@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs.model.job import PRIORITIES, JobState
+from service.jobs.model.job import PRIORITIES, JobState, SecondPass
 from service.jobs.model.job_filter import JobFilter
 from service.jobs.queue import Claim, Queue
 from tests.service.eventually import eventually
@@ -198,6 +198,51 @@ async def test_what_has_to_be_compiled_waits_behind_what_has_not(queue: Queue) -
     taken = [bucket for _ in range(2) for bucket in await claimed(may_compile=True)]
     assert sorted(taken)[-1] == "usual", "it goes before the others for a while"
     assert all(count == 1 for count in map(taken.count, taken)), "one alone, without riders"
+
+
+async def test_a_second_pass_has_to_be_compiled_for_too(queue: Queue) -> None:
+    """A job is as warm as the colder of its passes."""
+    large = SecondPass(bucket="large", steps=8)
+    twice = a_job(bucket="usual", second_pass=large)
+    for job in (twice, a_job(bucket="usual"), a_job(bucket="usual")):
+        await queue.put(job)
+
+    async def claimed(may_compile: bool, *warm: str) -> list[bool]:
+        claims = await queue.claim("pool", MODEL, 4, warm=warm, may_compile=lambda: may_compile)
+        return [claim.job.second_pass is not None for claim in claims]
+
+    assert await claimed(False, "usual") == [False], "the first one, which is cold, has no riders"
+    assert await claimed(False, "usual") == [False]
+    assert await claimed(False, "usual") == []
+    await queue.put(a_job(bucket="usual"))
+    assert await claimed(True, "usual") == [True], "alone, to be compiled for"
+    await queue.put(a_job(bucket="usual", second_pass=large))
+    assert await claimed(False, "usual", "large") == [False, True]
+
+
+async def test_what_has_to_be_compiled_for_rides_with_nobody(queue: Queue) -> None:
+    for second in (None, SecondPass(bucket="large", steps=8), None):
+        await queue.put(a_job(bucket="usual", second_pass=second))
+
+    async def claimed() -> list[bool]:
+        claims = await queue.claim("pool", MODEL, 4, warm=["usual"], may_compile=lambda: True)
+        return [claim.job.second_pass is not None for claim in claims]
+
+    assert [await claimed() for _ in range(3)] == [[False], [True], [False]]
+
+
+async def test_a_tenants_bound_counts_second_passes(queue: Queue) -> None:
+    bounded = {"tenant": "bounded", "max_compiling": 1, "bucket": "usual"}
+    for n in range(3):
+        await queue.put(a_job(**bounded, second_pass=SecondPass(bucket=f"large {n}", steps=8)))
+    await queue.put(a_job(**bounded))
+
+    async def claimed(pool: str) -> list[str]:
+        claims = await queue.claim(pool, MODEL, 1, warm=["usual"], may_compile=lambda: True)
+        return [claim.job.second_pass.bucket if claim.job.second_pass else "" for claim in claims]
+
+    found = [*await claimed("a"), *await claimed("b"), *await claimed("c")]
+    assert sorted(found) == ["", "large 0"], "what need not be compiled for goes on"
 
 
 async def test_a_tenant_is_compiled_for_within_its_bound_by_all_pools_together(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from models.spec.model_spec import ModelSpec
+from models.spec.quality_presets import GuidanceInterval, Quality, StepCache
 from service.jobs.queue import ModelStatus, Queue
 from service.jobs.redis import keys
 from service.jobs.scheduling.cost_model import CostKey, CostRow, PoolFacts
@@ -33,6 +36,40 @@ async def test_the_spec_stays_when_the_pool_leaves(queue: Queue, a_spec: ModelSp
     await queue.register("a", a_spec, ready=True)
     await queue.unregister("a", a_spec.name)
     assert await queue.models() == {a_spec.name: ModelStatus(a_spec, (), ready=False)}
+
+
+def with_more(value: Any) -> Any:
+    """The same JSON with one more member in each object that has fields."""
+    if isinstance(value, list):
+        return [with_more(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: with_more(one) for name, one in value.items()} | {"newest": None}
+
+
+async def test_what_a_newer_pool_says_beside_is_left_out(
+    queue: Queue, a_spec: ModelSpec, empty_redis: Redis
+) -> None:
+    cache = StepCache(kind="teacache", threshold=0.1)
+    preset = Quality(guidance=GuidanceInterval(stop=0.5), step_cache=cache)
+    spec = a_spec.model_copy(update={"qualities": {"fast": preset}})
+    await queue.register("a", spec, ready=True)
+    said = json.loads(await empty_redis.hget(keys.MODELS, spec.name))
+    said |= {name: with_more(said[name]) for name in ("limits", "batching", "sizes", "aim")}
+    said |= {"qualities": {"fast": with_more(said["qualities"]["fast"])}, "newest": {"a": 1}}
+    await empty_redis.hset(keys.MODELS, spec.name, json.dumps(said))
+    assert (await queue.models())[spec.name].spec == spec
+
+
+async def test_a_model_that_cannot_be_read_leaves_the_others_alone(
+    queue: Queue, a_spec: ModelSpec, empty_redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    await queue.register("a", a_spec, ready=True)
+    newer = json.loads(a_spec.model_dump_json()) | {"name": "newer", "tasks": ["text-to-smell"]}
+    await empty_redis.hset(keys.MODELS, "newer", json.dumps(newer))
+    for _ in range(3):
+        assert list(await queue.models()) == [a_spec.name]
+    assert [record.message.count("text-to-smell") for record in caplog.records] == [1]
 
 
 @pytest.fixture

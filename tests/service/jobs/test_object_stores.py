@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from service.jobs.storage.errors import NotStored, StoreError
-from service.jobs.storage.object_store import Store, output_key
+from service.jobs.storage.object_store import Store, ledger_key, output_key
 from tests.service.jobs import object_stores
 from tests.service.jobs.object_stores import BUCKET, Server
 
@@ -51,6 +51,16 @@ async def test_there_and_back(store: Store, server: Server) -> None:
     second = await store.stat(KEY)
     assert first.bytes == second.bytes == len(DATA)
     assert first.version != second.version
+
+
+async def test_what_lies_below_a_folder(store: Store) -> None:
+    assert await store.below("ledger") == []
+    keys = [ledger_key(f"{hour * 3_600_000}-0", f"{hour * 3_600_000}-9") for hour in range(3)]
+    for key in (*reversed(keys), "ledgers/other"):
+        await store.put(key, b"x", "application/gzip")
+    assert await store.below("ledger") == keys
+    await store.delete(["ledger/", "ledgers/"])
+    assert await store.below("ledger") == []
 
 
 async def test_a_job_leaves_whole(store: Store) -> None:

@@ -14,6 +14,7 @@ from service.jobs.model.job import PRIORITIES, Usage
 from service.jobs.queue import Claim, Queue
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import MODEL, a_job, a_snapshot
+from tests.service.standin import SPEC
 
 MANY = 300
 """Tenants with jobs of one bucket: more than a look takes in (`HEAD` of order.lua)."""
@@ -210,6 +211,62 @@ async def test_deadlines_do_not_buy_more_than_a_credit(connect: Connect) -> None
     got = await served(queue, 40)
     assert got["hurried"] - got["patient"] == pytest.approx(20, abs=2)
     assert_shares(await served(queue, 100), {"hurried": 1, "patient": 1})
+
+
+async def test_credit_is_for_each_pool_that_is_there(connect: Connect) -> None:
+    queue = await connect(deadline_credit_s=10)
+    for name in ("one", "two", "three"):
+        await queue.register(name, SPEC.model_copy(update={"name": MODEL}), ready=True)
+    soon = {"deadline_at": time.time() + 1000, "run_s": 1.0}
+    await put(queue, "hurried", 100, cost=1.0, **soon)
+    await put(queue, "patient", 100, cost=1.0)
+    got = await served(queue, 50)
+    assert got["hurried"] - got["patient"] == pytest.approx(30, abs=2)
+
+
+async def test_a_credited_deadline_outlives_its_tenants_credit(connect: Connect) -> None:
+    """Accepted for its deadline, it is not late because its tenant has had others since."""
+    queue = await connect(deadline_credit_s=10)
+    await put(queue, "patient", 5, cost=1.0)
+    await put(queue, "hurried", 3, cost=6.0, deadline_at=time.time() + 50, run_s=1.0)
+    (kept,) = await put(
+        queue, "hurried", cost=6.0, deadline_at=time.time() + 60, run_s=1.0, credited=True
+    )
+    order = [claim.job for _ in range(4) for claim in await serve(queue)]
+    assert [job.tenant for job in order] == ["hurried", "hurried", "hurried", "patient"]
+    assert order[2].id == kept, "before one of an earlier deadline that has no credit any more"
+
+
+async def test_a_guaranteed_deadline_waits_for_none_but_those_that_came_before(
+    connect: Connect,
+) -> None:
+    """Its tenant is ahead by more than its credit: by turns it would be the last."""
+    queue = await connect(deadline_credit_s=10)
+    soon = {"deadline_at": time.time() + 60, "run_s": 1.0}
+    (before,) = await put(queue, "patient", cost=1.0)
+    (paid,) = await put(queue, "hurried", cost=30.0, **soon)
+    assert [claim.job.id for claim in await serve(queue)] == [paid]
+    (guaranteed,) = await put(queue, "hurried", cost=1.0, guaranteed=True, **soon)
+    (after,) = await put(queue, "later", cost=1.0)
+    order = [claim.job.id for _ in range(3) for claim in await serve(queue)]
+    assert order == [before, guaranteed, after]
+
+
+async def test_a_job_that_the_pool_may_not_take_holds_up_no_guaranteed_deadline(
+    connect: Connect,
+) -> None:
+    """Its turn it is, and it waits to be compiled for; those that came later go by theirs."""
+    queue = await connect(deadline_credit_s=10)
+    soon = {"deadline_at": time.time() + 60, "run_s": 1.0}
+    (cold,) = await put(queue, "patient", cost=1.0, bucket="cold")
+    (paid,) = await put(queue, "hurried", cost=30.0, **soon)
+    assert [claim.job.id for claim in await serve(queue)] == [paid]
+    (guaranteed,) = await put(queue, "hurried", cost=1.0, guaranteed=True, bucket="warm", **soon)
+    later = await put(queue, "later", 2, cost=1.0, bucket="warm")
+    how = {"warm": ["warm"], "may_compile": lambda: False}
+    order = [claim.job.id for _ in range(3) for claim in await serve(queue, **how)]
+    assert order == [guaranteed, *later]
+    assert [claim.job.id for claim in await serve(queue)] == [cold]
 
 
 async def test_a_slow_pool_leaves_what_only_a_faster_one_can_do(queue: Queue) -> None:

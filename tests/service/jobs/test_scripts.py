@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 from service.jobs.queue import Queue
 from service.jobs.scripts import runner
+from service.jobs.scripts.composition import composed
 from service.jobs.scripts.script import TEXT, Common, Script, Silent
 from tests.service.jobs.examples import a_job
 
@@ -149,6 +150,44 @@ def test_what_does_not_agree_is_found(right: str, wrong: str) -> None:
     assert right in EXAMPLE
     with pytest.raises(AssertionError):
         check(Example, EXAMPLE.replace(right, wrong, 1))
+
+
+SHARED = """-- Shared.
+local ONE, TWO = 1, 2
+
+local function reached() -- other() is not
+  if ONE then
+    return TWO
+  end
+end
+
+local function other()
+  return reached()
+end
+
+local table = {}
+for i = 1, 2 do table[i] = i end
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "has_reached", "has_other"),
+    [
+        ("return reached()\n", True, False),
+        ("return other()\n", True, True),
+        ("return 1\n", False, False),
+    ],
+)
+def test_a_script_has_what_it_reaches_of_shared_text(
+    own: str, has_reached: bool, has_other: bool
+) -> None:
+    text = composed([SHARED], own)
+    assert text.endswith("for i = 1, 2 do table[i] = i end\n" + own)
+    assert (
+        "local function reached() \n  if ONE then\n    return TWO\n  end\nend\n" in text
+    ) == has_reached
+    assert ("local ONE, TWO" in text) == has_reached
+    assert ("local function other()" in text) == has_other
 
 
 async def test_a_server_that_forgot_the_scripts(queue: Queue, empty_redis: Redis) -> None:

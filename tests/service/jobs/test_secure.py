@@ -21,6 +21,7 @@ from models.spec.model_spec import ModelSpec
 from service.auth.api_keys import ApiKeys
 from service.jobs.queue import Queue
 from service.jobs.redis import connection
+from service.jobs.scripts.runner import Unconfirmed
 from service.settings.queue import QueueSettings
 from service.settings.redis import RedisSettings
 from service.settings.section import ConfigError
@@ -147,6 +148,75 @@ async def test_a_password_that_changes_in_its_file(
     file.write_text("new\n")
     await empty_redis.client_kill_filter(_type="normal", skipme=True)
     assert len(await ours.list(limit=9)) == 1
+    await ours.close()
+
+
+async def acl(redis: Redis, *rules: str) -> None:
+    await redis.execute_command("ACL", "SETUSER", "atelier", *rules)
+
+
+async def test_a_password_is_rotated_while_clients_work(
+    secure: RedisSettings, empty_redis: Redis, tmp_path: Path
+) -> None:
+    """Both in the file, both at the server, the old one away there, and then in the file."""
+    file = tmp_path / "password"
+    file.write_text(PASSWORD)
+    settings = changed(secure, password=None, password_file=file)
+    queues = [await opened(settings) for _ in range(3)]
+    accepted: list[str] = []
+    is_over = asyncio.Event()
+
+    async def put(queue: Queue) -> None:
+        while not is_over.is_set():
+            accepted.append((await queue.put(a_job()))[0].id)
+
+    putting = [asyncio.create_task(put(queue)) for queue in queues]
+
+    async def goes_on(number: int) -> bool:
+        assert not any(task.done() for task in putting), [task for task in putting if task.done()]
+        return len(accepted) >= number
+
+    async def step() -> None:
+        """Everybody logs in again, several times, and goes on."""
+        for _ in range(5):
+            await empty_redis.client_kill_filter(_type="normal", skipme=True)
+            until = len(accepted) + 10
+            await eventually(lambda: goes_on(until))  # noqa: B023 - awaited here
+
+    file.write_text(f"{PASSWORD}\n\nnew\n")
+    await step()
+    await acl(empty_redis, ">new")
+    await step()
+    await acl(empty_redis, f"<{PASSWORD}")
+    await step()
+    file.write_text("new\n")
+    await step()
+    is_over.set()
+    await asyncio.gather(*putting)
+    assert len(await queues[0].list(limit=10_000)) == len(set(accepted))
+    for queue in queues:
+        await queue.close()
+
+
+async def test_the_next_password_is_tried_where_the_first_one_is_refused(
+    secure: RedisSettings, empty_redis: Redis
+) -> None:
+    both = changed(secure, next_password="new")
+    for rules in ((">new",), (f"<{PASSWORD}",)):
+        await (await opened(both)).close()
+        await acl(empty_redis, *rules)
+    await (await opened(both)).close()
+    with pytest.raises(ConfigError, match="does not let us in"):
+        await opened(secure)
+    await acl(empty_redis, "<new", ">other")
+    with pytest.raises(ConfigError, match="does not let us in"):
+        await opened(both)
+
+
+async def test_acceptance_waits_for_replicas_with_the_least_rights(secure: RedisSettings) -> None:
+    ours = await opened(secure, wait_replicas=1, wait_replicas_s=0.1)
+    with pytest.raises(Unconfirmed, match="0 of 1 replicas confirmed put"):
+        await ours.put(a_job())
     await ours.close()
 
 

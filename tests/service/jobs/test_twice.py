@@ -17,9 +17,11 @@ from service.jobs.model.batch import Batch, BatchState, StoredFile
 from service.jobs.model.job import Job, Warned
 from service.jobs.model.preemption import FullPool, Held
 from service.jobs.queue import Depth, Queue, Spent
+from service.jobs.redis.keys import LEDGER
 from service.jobs.scheduling.cost_model import CostKey, CostRow
 from service.jobs.scripts import runner
 from service.settings.tenants import TenantSettings
+from service.settings.usage import UsageSettings
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output
 from tests.service.jobs.flaky import flaky
@@ -65,7 +67,11 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     said += [await queue.preempt(full, ratio=4, room_s=60)]
     said += [await queue.release(four, preempted=True), await queue.renew([one, five]) == [one]]
     said += [(await queue.cancel(five.job.id)).state, await queue.renew([five]) == [five]]
+    said += [await queue.switch_model(jobs[6][0], spec.model_copy(update={"name": "other"}))]
+    said += [await queue.switch_model(one.job, spec)]
     said += [(await queue.delete(jobs[7][0].id)).state]
+    (six,) = await queue.claim("pool", MODEL, 1)
+    said += [await queue.take_back(six.job.id), await queue.take_back(six.job.id)]
     (lost,) = await hasty.claim("dead", MODEL, 1)
     said += [ids[lost.job.id]]
     await queue.reap()
@@ -80,6 +86,7 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     said += await announce(queue)
     said += await adapt(queue)
     said += await batch(queue, hasty)
+    said += await account(queue)
     files = sorted(await hasty.reap())
     said += [
         sorted(file.replace(job, n) for job, n in ids.items() for file in files if job in file)
@@ -150,6 +157,19 @@ async def batch(queue: Queue, hasty: Queue) -> list[object]:
     await queue.remove_file(file.id, "acme")  # sent twice, it finds none the second time
     await hasty.forget_batches(0)
     return [*said, await queue.batches("acme"), await queue.files("acme")]
+
+
+async def account(queue: Queue) -> list[object]:
+    """The ledger's sums, and one file of what it has, of an hour that is long over."""
+    totals = await queue.totals()
+    await queue.redis.delete(LEDGER)
+    await queue.redis.xadd(LEDGER, {"record": "{}"}, "1-0")
+    usage = UsageSettings()
+    file = await queue.take_ledger("me", 60, usage)
+    assert file is not None
+    said = [dict(totals.sums), totals.pending, file, await queue.ledger_lines(file)]
+    await queue.trim_ledger(file)  # sent twice, it finds none the second time
+    return [*said, await queue.take_ledger("me", 60, usage)]
 
 
 def plain(job: Job) -> dict[str, object]:

@@ -59,6 +59,7 @@ LIMITS = st.fixed_dictionaries(
 WISHES = st.fixed_dictionaries(
     {
         "bucket": st.sampled_from(BUCKETS),
+        "second": st.sampled_from([None] * 4 + list(BUCKETS)),
         "tenant": st.sampled_from(TENANTS),
         "priority": st.sampled_from(list(PRIORITIES.values())),
         "images": st.sampled_from([1, 1, 1, 2, 3]),
@@ -66,6 +67,9 @@ WISHES = st.fixed_dictionaries(
         "deadline": st.sampled_from(["none"] * 9 + ["soon", "far"] * 3 + list(DEADLINES)),
         "key": st.sampled_from([None] * 5 + ["k"]),
         "digest": st.sampled_from("de"),
+        "is_audition": st.sampled_from([False] * 3 + [True]),
+        "is_reused": st.sampled_from([False] * 19 + [True]),
+        "drafts": st.sampled_from([[]] * 5 + [[1], [2, 1]]),
         "input_bytes": st.sampled_from([0, 0, 1000]),
         "is_refused": st.sampled_from([False] * 15 + [True]),
     }
@@ -79,7 +83,7 @@ OFFERS = st.lists(
         st.builds(
             Offer,
             slots=st.sampled_from([4, 1, 2, 3]),
-            warm=st.lists(st.sampled_from(BUCKETS), max_size=1),
+            warm=st.lists(st.sampled_from(BUCKETS), max_size=2, unique=True),
             slowness=st.sampled_from(SLOWNESS),
             is_patient=st.booleans(),
             may_compile=st.sampled_from([None, None, True, False]),

@@ -8,18 +8,22 @@ from shutil import which
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
+from models.spec.model_spec import Aim
 from service.app import create_app
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
+from service.routing import ASK_FOR_WORK
 from service.settings.settings import Settings
 from service.settings.tenants import TenantSettings
 from tests.service.eventually import eventually
-from tests.service.standin import MODEL, SPEC, StandIn
+from tests.service.standin import MODEL, SPEC, VIDEO, StandIn
 from tests.service.test_keys import bearer, keys, with_keys  # noqa: F401 - fixtures
 
 CAT = {"prompt": "a cat", "model": MODEL}
+REFUSALS = "atelier_jobs_refused_total"
 NAMES = [f"tenant-{number}" for number in range(12)]
 
 
@@ -50,8 +54,24 @@ async def test_what_may_happen_is_told_before_it_does(
         ("atelier_queue_oldest_seconds", MODEL),
         ("atelier_queue_jobs", MODEL, "queued"),
         ("atelier_model_pools", MODEL),
+        ("atelier_jobs_in_time_total", MODEL, "missed"),
+        ("atelier_job_failures_total", MODEL, "store"),
+        (REFUSALS, MODEL, "store_unreachable", "default"),
+        (REFUSALS, "", "invalid_request", "default"),
     ):
         assert told[sample] == 0, sample
+
+
+async def test_what_a_model_is_held_against_is_told(http: httpx.AsyncClient, queue: Queue) -> None:
+    """As pools have it of their settings, and else by default."""
+    aim = Aim(objective_s=25, cold_start_s=2700)
+    for spec in (SPEC.model_copy(update={"aim": aim}), VIDEO):
+        await queue.register("pool", spec, ready=True)
+    told = await samples(http)
+    assert told["atelier_objective_seconds", MODEL] == 25
+    assert told["atelier_cold_start_seconds", MODEL] == 2700
+    assert told["atelier_objective_seconds", VIDEO.name] == 300
+    assert told["atelier_cold_start_seconds", VIDEO.name] == 900
 
 
 async def test_a_life_is_counted_by_its_end(
@@ -74,6 +94,91 @@ async def test_a_life_is_counted_by_its_end(
     assert told["atelier_jobs_ended_total", MODEL, "canceled", "default"] == 2
     assert told["atelier_job_duration_seconds_count", MODEL, "canceled"] == 2
     assert told["atelier_job_deadlines_total", MODEL, "missed", "default"] == 0
+
+
+async def test_each_class_of_requests_has_its_errors_from_the_start(
+    app: FastAPI, http: httpx.AsyncClient, pool: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Polls do not dilute what goes wrong with requests for work; probes and pages are neither."""
+    told = await samples(http)
+    for name in ("generate", "read"):
+        for outcome in ("answered", "failed"):
+            assert told["atelier_api_requests_total", name, outcome] == 0
+    job = (await http.post("/v1/generate", json=CAT)).json()["id"]
+    for path in (f"/v1/jobs/{job}", "/v1/jobs", "/v1/jobs/nobodys", "/readyz", "/", "/nowhere"):
+        await http.get(path)
+    monkeypatch.setattr(app.state.front.costs, "accepted", None)
+    assert (await http.post("/v1/generate", json=CAT)).status_code == 500
+    assert (await http.post("/sdapi/v1/txt2img", json={"prompt": "a cat"})).status_code == 500
+    told = await samples(http)
+    assert told["atelier_api_requests_total", "generate", "answered"] == 1
+    assert told["atelier_api_requests_total", "generate", "failed"] == 2
+    assert told["atelier_api_requests_total", "read", "answered"] == 3
+    assert told["atelier_api_requests_total", "read", "failed"] == 0
+
+
+ASK_FOR_NOTHING = {
+    *("put_pool_to_sleep", "wake_pool"),
+    *("cancel_job", "cancel_batch", "cancel_prediction", "sdapi_interrupt", "sdapi_skip"),
+    *("create_file", "upload_lora", "sdapi_set_options", "sdapi_png_info"),
+    *("sdapi_refresh_models", "sdapi_refresh_loras"),
+    *("cancel_any_job", "requeue_job", "pause_things", "resume_things"),
+}
+"""Operations by POST that lead to no job."""
+
+
+def test_every_post_is_in_one_class(app: FastAPI) -> None:
+    posts = {
+        operation["operationId"]
+        for path in app.openapi()["paths"].values()
+        for method, operation in path.items()
+        if method == "post"
+    }
+    assert posts == ASK_FOR_WORK | ASK_FOR_NOTHING
+    assert not ASK_FOR_WORK & ASK_FOR_NOTHING
+
+
+WRONG = {"prompt": "a cat", "width": "wide"}
+REFUSED: dict[str, tuple[str, dict[str, object]]] = {
+    "ours": ("/v1/generate", WRONG | {"model": MODEL}),
+    "OpenAI's images": ("/v1/images/generations", WRONG | {"model": MODEL, "n": "two"}),
+    "OpenAI's videos": ("/v1/videos", WRONG | {"model": MODEL, "seconds": []}),
+    "Hugging Face's": (f"/hf/{MODEL}", {"inputs": 7}),
+    "fal's": (f"/fal/queue/atelier/{MODEL}", {"prompt": 7}),
+    "Replicate's": ("/v1/predictions", {"version": f"us/{MODEL}", "input": "a cat"}),
+    "Replicate's, by address": (f"/v1/models/us/{MODEL}/predictions", {"input": "a cat"}),
+    "AUTOMATIC1111's": (
+        "/sdapi/v1/txt2img",
+        {"prompt": 7, "override_settings": {"sd_model_checkpoint": MODEL}},
+    ),
+}
+"""Bodies that cannot be read, which name a model."""
+
+
+@pytest.mark.parametrize("door", REFUSED)
+async def test_refused_bodies_are_counted_under_the_model_that_they_name(
+    door: str, http: httpx.AsyncClient, queue: Queue
+) -> None:
+    for spec in (SPEC, VIDEO):
+        await queue.register("pool", spec, ready=True)
+    path, body = REFUSED[door]
+    assert (await http.post(path, json=body)).is_client_error
+    told = await samples(http)
+    counts = {key[1]: value for key, value in told.items() if key[0] == REFUSALS and value}
+    assert counts == {MODEL: 1}
+
+
+async def test_refused_bodies_that_name_no_model_of_ours_are_of_none(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
+    for spec in (SPEC, VIDEO):
+        await queue.register("pool", spec, ready=True)
+    for named in ({}, {"model": "nobody's"}, {"model": 7}):
+        assert (await http.post("/v1/generate", json=WRONG | named)).status_code == 422
+    assert (await http.post("/v1/generate", content=b"[")).status_code == 415
+    told = await samples(http)
+    counts = [(key[1], value) for key, value in told.items() if key[0] == REFUSALS and value]
+    assert sorted(counts) == [("", 1), ("", 3)], "of two reasons"
 
 
 async def hostile(http: httpx.AsyncClient, salt: str) -> None:

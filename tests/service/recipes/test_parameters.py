@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.spec.enlargers import Enlarger
 from models.spec.prompt_syntax import escaped
 from service.recipes.parameters import parameters_of, parse_parameters
-from service.recipes.recipe import generator
+from service.recipes.recipe import generator, recipe_of
 from tests.service.recipes.examples import recipe
+from tests.service.standin import SPEC
 
 # A file of AUTOMATIC1111 1.10, as its documentation shows one.
 THEIRS = """close-up photo of a fox, <lora:ink:0.8>
@@ -49,6 +51,24 @@ def test_numbers_are_written_as_they_are() -> None:
     found = parse_parameters(parameters_of(exact))
     assert found["Prompt"] == "a <lora:ink:0.1234567>"
     assert (found["CFG scale"], found["Denoising strength"]) == ("7.1234567", "1")
+
+
+def test_steps_of_a_models_own_upscaler_are_its_own() -> None:
+    own = Enlarger(scale=2, second={"num_inference_steps": 3})
+    spec = SPEC.model_copy(update={"enlargers": {"own": own}})
+    hires = {"width": 80, "height": 48, "upscaler": "own"}
+    request = {"width": 40, "height": 24, "num_inference_steps": 9, "hires": hires}
+    assert recipe_of(request, 7, spec).hires_steps == 3
+
+
+def test_steps_of_hires_fix_are_those_that_run() -> None:
+    """There, its strength leaves none of them out."""
+    hires = {"width": 80, "height": 48, "upscaler": "latent"}
+    asked = {**hires, "strength": 0.7, "num_inference_steps": 10}
+    found = parse_parameters(parameters_of(recipe(hires=asked)))
+    assert (found["Hires steps"], found["Denoising strength"]) == ("7", "0.7")
+    assert (found["Hires resize-1"], found["Hires upscaler"]) == ("80", "Latent")
+    assert "Hires steps" not in parse_parameters(parameters_of(recipe()))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +136,7 @@ def test_settings_survive_any_prompt_and_name(prompt: str, model: str, seed: int
         assert found["Prompt"] == escaped(prompt)
 
 
-@pytest.mark.timeout(5)
+@pytest.mark.timeout(60)  # by backtracking it would take hours
 @pytest.mark.parametrize("piece", ["a", " ", "a:", 'a:"', 'a:"\\",', "\n", "a: "])
 def test_a_hostile_text_is_read_in_no_time(piece: str) -> None:
     parse_parameters(piece * 2**18)

@@ -115,6 +115,13 @@ async def test_what_cannot_be_met_is_refused_until_it_can(
     await eventually(is_taken)
 
 
+async def test_what_is_accepted_for_its_deadline_says_so(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
+    assert (await stored(queue, await ask(http, deadline_s=30))).credited
+    assert (await stored(queue, await ask(http))).credited is None
+
+
 async def test_a_full_queue_has_room_when_a_slot_is_free(
     settings: Settings, store: Store, redis_url: str
 ) -> None:
@@ -240,7 +247,10 @@ async def test_nothing_is_tried_where_no_pool_is_ready(
 async def test_a_repeat_is_given_its_job_even_when_it_is_late(http: httpx.AsyncClient) -> None:
     first = await ask(http, key="once", deadline_s=4)
     assert first.status_code == 202
-    assert (await ask(http, key="other", deadline_s=3)).status_code == 202
+    assert (await ask(http, key="other", deadline_s=3)).status_code == 429, (
+        "it would make that late"
+    )
+    assert (await ask(http, key="other", deadline_s=4.5)).status_code == 202
     assert (await ask(http, key="third", deadline_s=4)).status_code == 429
     again = await ask(http, key="once", deadline_s=4)
     assert again.json()["id"] == first.json()["id"]

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
+from models.spec.quality_presets import GuidanceInterval, Measured, Quality
 from service.jobs.model.job import JobError
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
@@ -47,6 +48,23 @@ async def test_the_job_is_accepted_and_told(http: httpx.AsyncClient, queue: Queu
         "output": {"format": "png", "quality": None, "inline": False, "metadata": True},
         "priority": "normal",
     }
+
+
+async def test_a_likeness_is_resolved_to_a_preset_whose_figures_are_told(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
+    measured = Measured(steps=4, images=6, worst_db=30.0, operations=0.4, time=0.5)
+    preset = Quality(guidance=GuidanceInterval(stop=0.5), psnr_db=33.0, measured=measured)
+    update = {"fields": SPEC.fields | {"quality"}, "qualities": {"mine": preset}}
+    await queue.register("cold", SPEC.model_copy(update=update), ready=False)
+    job = (await generate(http, quality={"min_psnr_db": 28})).json()
+    assert job["request"]["quality"] == "mine"
+    told = (await http.get(f"/v1/models/{MODEL}")).json()["qualities"]["mine"]
+    assert told["psnr_db"] == 33.0 and told["measured"] == measured.model_dump()
+    nearer = (await generate(http, quality={"min_psnr_db": 35})).json()
+    assert nearer["request"]["quality"] == "exact"
+    for wrong in ({"min_psnr_db": "28"}, {"min_psnr_db": 0}, {"min_db": 28}, 28):
+        assert (await generate(http, quality=wrong)).status_code == 422, wrong
 
 
 async def test_what_the_queue_keeps_is_what_was_asked(

@@ -44,6 +44,18 @@ async def test_ready_with_a_ready_pool(http: httpx.AsyncClient, queue: Queue) ->
     assert (await http.get("/readyz")).json() == {"status": "ok"}
 
 
+async def test_redis_alone_is_asked_for(http: httpx.AsyncClient) -> None:
+    """Where no pool is there, whom only a request for its model would bring."""
+    assert checks(await http.get("/readyz")) == ["models"]
+    assert (await http.get("/readyz?only=redis")).json() == {"status": "ok"}
+
+
+async def test_another_check_is_refused(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/readyz?only=pools")
+    assert answer.status_code == 422
+    assert "redis" in answer.text
+
+
 @pytest.mark.parametrize("setting", [("min-replicas-to-write", 1, 0), ("maxmemory", 1, 0)])
 async def test_a_redis_that_takes_no_writes_is_away(
     http: httpx.AsyncClient, queue: Queue, empty_redis: Redis, setting: tuple[str, int, int]
@@ -58,6 +70,23 @@ async def test_a_redis_that_takes_no_writes_is_away(
     assert (refused.status_code, int(refused.headers["retry-after"]) > 0) == (503, True)
     assert refused.json()["error"]["code"] == "queue_unreachable"
     assert (await http.post("/v1/generate", json=CAT)).status_code == 202
+
+
+async def test_a_request_that_no_replica_confirms_is_refused_and_found_by_its_key(
+    settings: Settings, redis_url: str, empty_redis: Redis, store: Store
+) -> None:
+    waits = QueueSettings(wait_replicas=1, wait_replicas_s=0.05)
+    queue = await Queue.connect(redis_url, waits)
+    await queue.register("pool", SPEC, ready=True)
+    app = create_app(settings.model_copy(update={"queue": waits}), queue, store)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        for headers, left in (({}, 0), ({"Idempotency-Key": "key"}, 1)):
+            refused = await http.post("/v1/generate", json=CAT, headers=headers)
+            assert refused.status_code == 503 and int(refused.headers["retry-after"]) > 0
+            assert refused.json()["error"]["code"] == "unconfirmed"
+            assert len(await queue.list(limit=10)) == left
+    await queue.close()
 
 
 async def test_not_ready_without_a_store_to_write(
@@ -154,6 +183,7 @@ async def test_without_redis_everything_says_so(
         assert int(answer.headers["retry-after"]) > 0
         assert answer.json()["error"]["code"] == "queue_unreachable"
     assert checks(await lonely.get("/readyz")) == ["redis"]
+    assert checks(await lonely.get("/readyz?only=redis")) == ["redis"]
     assert (await lonely.get("/healthz")).status_code == 200
     page = (await lonely.get("/metrics")).text
     assert "atelier_queue_up 0.0" in page and "atelier_queue_jobs{" not in page
@@ -205,7 +235,8 @@ async def test_metrics_are_told_by_route_model_and_reason(
     assert requests("/v1/jobs/{job_id}", "GET", "404") == 1
     assert requests("none", "GET", "404") == 1
     assert samples["atelier_jobs_accepted_total", ("model", MODEL), anybody] == 1
-    assert refused("", "invalid_request") == 1
+    assert refused(MODEL, "invalid_request") == 1, "the only one that there is"
+    assert refused("", "invalid_request") == 0
     assert refused("", "model_not_found") == 1
     assert samples["atelier_queue_jobs", ("model", MODEL), ("state", "queued")] == 0
     assert samples["atelier_model_ready", ("model", MODEL)] == 1

@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from service.jobs.model.job import Output
+from service.jobs.model.job import WIRE_VERSION, Output
 from service.jobs.queue import Queue
+from service.jobs.redis import keys
 from service.jobs.storage.object_store import Store
 from tests.service.standin import MODEL, SPEC, StandIn, picture
 
@@ -29,6 +30,29 @@ async def make(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
 async def test_one_job(http: httpx.AsyncClient, pool: StandIn) -> None:
     job = await make(http)
     assert (await http.get(f"/v1/jobs/{job['id']}")).json() == job
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/jobs"),
+        ("GET", "/v1/jobs/{}"),
+        ("GET", "/v1/jobs/{}/events"),
+        ("GET", "/v1/jobs/{}/outputs/0"),
+        ("POST", "/v1/jobs/{}/cancel"),
+        ("DELETE", "/v1/jobs/{}"),
+    ],
+)
+async def test_a_job_of_a_newer_version_is_another_front_ends(
+    http: httpx.AsyncClient, queue: Queue, method: str, path: str
+) -> None:
+    await queue.register("cold", SPEC, ready=False)
+    job = (await http.post("/v1/generate", json=CAT)).json()["id"]
+    await queue.redis.hset(keys.job(job), "version", WIRE_VERSION + 1)
+    answer = await http.request(method, path.format(job))
+    assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
+    assert answer.json()["error"]["code"] == "newer_version"
+    assert await queue.redis.hget(keys.job(job), "state") == "queued"
 
 
 async def test_a_queued_job_knows_its_place(http: httpx.AsyncClient, queue: Queue) -> None:

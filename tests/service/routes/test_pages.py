@@ -14,6 +14,7 @@ from service.schemas.request import GenerateRequest
 
 PATHS = [
     "/",
+    "/operator",
     "/docs",
     "/openapi.json",
     "/healthz",

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.jobs.model.job import JobError
+from service.jobs.model.job import CLIENTS_FAULT, JobError
 from service.jobs.queue import Queue
 from service.settings.safety import SafetySettings
 from service.settings.settings import Settings
@@ -66,10 +66,11 @@ async def test_without_a_verdict_nothing_is_accepted(
     assert await queue.list(limit=10) == []
 
 
-async def test_a_refused_output_is_told_as_the_requests_fault(
-    http: httpx.AsyncClient, pool: StandIn
+@pytest.mark.parametrize("code", sorted(CLIENTS_FAULT))
+async def test_a_job_that_its_request_fails_is_told_as_the_requests_fault(
+    http: httpx.AsyncClient, pool: StandIn, code: str
 ) -> None:
-    pool.failure = JobError(code="refused_by_safety", message="refused: it shows a secret")
+    pool.failure = JobError.model_validate({"code": code, "message": "it cannot be"})
     answer = await generate(http, {"Accept": "image/png"}, prompt="a hat")
     assert answer.status_code == 422
-    assert answer.json()["error"]["code"] == "refused_by_safety"
+    assert answer.json()["error"]["code"] == code

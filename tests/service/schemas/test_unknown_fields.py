@@ -13,9 +13,9 @@ from service.errors.problems import Invalid
 from service.routes.compat.mcp.arguments import ImageArguments
 from service.routes.compat.replicate.bodies import PredictionRequest
 from service.schemas.aliases import ALIASES
-from service.schemas.request import (
+from service.schemas.request import GenerateRequest
+from service.schemas.request_parts import (
     ControlRequest,
-    GenerateRequest,
     HiresRequest,
     ImagePromptRequest,
     LoraRequest,

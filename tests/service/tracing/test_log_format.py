@@ -47,11 +47,56 @@ def test_a_line_is_an_object() -> None:
 
 
 def test_what_it_is_about_is_in_it() -> None:
-    with about(job="job_1", tenant="acme"), about(trace_id="a" * 32, span_id="b" * 16):
+    ids = {"request_id": "req_1", "key_id": "ab12", "job": "job_1", "tenant": "acme"}
+    with about(**ids), about(trace_id="a" * 32, span_id="b" * 16):
         line = said("x")
-    assert (line["job"], line["tenant"]) == ("job_1", "acme")
+    assert {name: line[name] for name in ids} == ids
     assert (line["trace_id"], line["span_id"]) == ("a" * 32, "b" * 16)
     assert "job" not in said("x")
+
+
+@pytest.mark.parametrize(("flags", "sampled"), [("01", True), ("00", False)])
+def test_a_line_names_its_trace_as_cloud_logging_reads_it(flags: str, sampled: bool) -> None:
+    formatter = JsonFormatter("my-project")
+
+    def line() -> dict[str, object]:
+        return json.loads(
+            formatter.format(log.makeRecord("a", logging.INFO, "f", 1, "x", (), None))
+        )
+
+    def special() -> dict[str, object]:
+        return {key: value for key, value in line().items() if "googleapis" in key}
+
+    with about(trace_id="a" * 32):  # a webhook's, which has no span
+        assert special() == {
+            "logging.googleapis.com/trace": f"projects/my-project/traces/{'a' * 32}"
+        }
+        with about(span_id="b" * 16, trace_flags=flags):
+            assert special() == {
+                "logging.googleapis.com/trace": f"projects/my-project/traces/{'a' * 32}",
+                "logging.googleapis.com/spanId": "b" * 16,
+                "logging.googleapis.com/trace_sampled": sampled,
+            }
+            assert line()["trace_id"] == "a" * 32
+    assert special() == {}
+
+
+def test_without_a_project_a_line_has_no_special_fields() -> None:
+    with about(trace_id="a" * 32, span_id="b" * 16, trace_flags="01"):
+        assert [key for key in said("x") if "googleapis" in key] == []
+
+
+def test_lines_for_people_end_with_the_ids_of_request_and_key() -> None:
+    def written(failure: object = None) -> str:
+        arguments = ("s", logging.INFO, "f", 1, "it went %s", ("well",), failure)
+        return TextFormatter().format(log.makeRecord(*arguments))
+
+    with about(request_id="req_1", key_id="ab12", job="job_1"):
+        assert written().endswith(" s: it went well request_id=req_1 key_id=ab12")
+        assert "well request_id=req_1" in written((ValueError, ValueError("x"), None))
+        with about(key_id=None):
+            assert written().endswith(" s: it went well request_id=req_1")
+    assert written().endswith(" s: it went well")
 
 
 async def test_tasks_tell_of_their_own() -> None:

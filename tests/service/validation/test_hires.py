@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from models.spec.enlargers import Enlarger
+from models.spec.hires import passes
 from models.spec.model_spec import ModelSpec, Size, Sizes
 from models.spec.upscalers import Upscaler
 from service.settings.limits import LimitSettings
+from service.validation.hires import NOT_ASKED
 from tests.service.standin import SPEC, VIDEO
 from tests.service.validation.test_resolve import INPAINTING, resolved, wrong_fields
 from workers.loading.upscalers import with_upscalers
@@ -117,6 +120,67 @@ def test_what_cannot_be_is_refused_by_name(
     assert said in wrong[field]
 
 
+OWN = Enlarger(scale=2, second={"num_inference_steps": 3, "sigmas": (0.9, 0.5, 0.2)})
+TWO_STAGES = VIDEO.model_validate(
+    {
+        **VIDEO.model_dump(),
+        "enlargers": {"own": OWN.model_dump()},
+        "fields": [*VIDEO.fields, "sigmas"],
+    }
+)
+
+
+def test_an_upscaler_of_the_models_own_latents_is_the_default() -> None:
+    """Its second pass has its own steps, whatever the first one's are."""
+    request = resolved(TWO_STAGES, **SMALL, sigmas=[1.0, 0.5], num_images=2, hires={})
+    assert request.fields["hires"] == {"width": 128, "height": 96, "upscaler": "own"}
+    assert (request.task, request.steps) == ("text-to-video", 2 * (2 + 3))
+    first, second = passes(request.fields, TWO_STAGES)
+    assert second is not None
+    assert (first["sigmas"], second["sigmas"]) == ([1.0, 0.5], (0.9, 0.5, 0.2))
+    assert (second["width"], second["num_inference_steps"]) == (128, 3)
+    assert not {"strength", "upscaler", "hires", "image"} & second.keys()
+    begun = resolved(TWO_STAGES, **SMALL, image="x", hires={"upscaler": "own", "scale": 2})
+    assert begun.task == "image-to-video"
+    assert passes(begun.fields, TWO_STAGES)[1]["image"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("hires", "field", "said"),
+    [
+        ({"upscaler": "latent"}, "hires.upscaler", "must be own"),
+        ({"scale": 1.5}, "hires.scale", "must make it 128 x 96: the upscaler 'own' draws it 2"),
+        ({"width": 96}, "hires.width", "must make it 128 x 96"),
+        ({"strength": 0.5}, "hires.strength", "has its own second pass"),
+        ({"num_inference_steps": 4}, "hires.num_inference_steps", "has its own second pass"),
+    ],
+)
+def test_what_such_an_upscaler_does_not_take(hires: dict[str, Any], field: str, said: str) -> None:
+    wrong = wrong_fields(TWO_STAGES, **SMALL, hires=hires)
+    assert wrong.keys() == {field}
+    assert said in wrong[field]
+
+
+def test_the_target_of_such_an_upscaler_is_held_to_the_limits() -> None:
+    wrong = wrong_fields(TWO_STAGES, width=128, height=96, hires={})
+    assert "must be 16384 pixels at most" in wrong["hires.scale"]
+
+
+def test_the_second_pass_of_a_video_is_held_to_all_of_its_frames() -> None:
+    limits = LimitSettings(max_clip_pixels=128 * 96 * 5)
+    fields = {**SMALL, "num_frames": 5, "hires": {}}
+    assert resolved(TWO_STAGES, limits, **fields).fields["hires"]["width"] == 128
+    wrong = wrong_fields(TWO_STAGES, limits, **{**fields, "num_frames": 9})
+    assert wrong.keys() == {"num_frames"}
+    assert "the second pass's" in wrong["num_frames"]
+
+
+def test_a_model_without_hires_fix_refuses_it_beside_an_upscaler() -> None:
+    video = with_upscalers(VIDEO, {"photo": Upscaler(scale=4, tile=64)})
+    asked = {"hires": {"scale": 2}, "upscale": {"name": "photo"}}
+    assert "hires" in wrong_fields(video, **SMALL, **asked)
+
+
 def test_upscalers_of_the_model_are_taken() -> None:
     fields = resolved(WITH_UPSCALER, **SMALL, hires={"upscaler": "photo"}).fields
     assert fields["hires"]["upscaler"] == "photo"
@@ -129,6 +193,50 @@ def test_a_target_has_to_be_listed_where_sizes_are() -> None:
     wrong = wrong_fields(spec, **SMALL, hires={"scale": 1.5})
     assert wrong.keys() == {"hires.scale"}
     assert "serves these sizes alone" in wrong["hires.scale"]
+
+
+def test_limits_count_the_steps_that_run() -> None:
+    limits = LimitSettings(max_steps=20)
+    fields = {**SMALL, "num_inference_steps": 10}
+    asked = {"strength": 0.5, "num_inference_steps": 40}
+    assert resolved(SPEC, limits, **fields, hires=asked).steps == 10 + 20
+    wrong = wrong_fields(SPEC, limits, **fields, hires={**asked, "num_inference_steps": 42})
+    assert wrong == {
+        "hires.num_inference_steps": "must leave 20 to run at most; lower it, or strength"
+    }
+
+
+def test_a_target_may_be_listed_with_another_length_of_the_text() -> None:
+    listed = (Size(**SMALL), Size(width=128, height=96, max_sequence_length=64))
+    spec = SPEC.model_copy(update={"sizes": Sizes(mode="listed", listed=listed)})
+    assert resolved(spec, **SMALL, max_sequence_length=64, hires={"scale": 2}).steps == 4 + 3
+    wrong = wrong_fields(spec, **SMALL, max_sequence_length=128, hires={"scale": 2})
+    said = "must be 64 with this size, the second pass's"
+    assert wrong == {"max_sequence_length": said}
+    alone = {"width": 128, "height": 96, "max_sequence_length": 128, "hires": {"scale": 1}}
+    assert wrong_fields(spec, **alone) == {"max_sequence_length": "must be 64 with this size"}
+
+
+def test_a_models_default_is_drawn_with_what_it_leaves_open() -> None:
+    everybodys = {**SPEC.defaults, "hires": {"scale": 1.5}}
+    spec = SPEC.model_copy(
+        update={
+            "defaults": everybodys,
+            "tasks": (*SPEC.tasks, "inpainting"),
+            "fields": SPEC.fields | {"mask_image"},
+        }
+    )
+    found = resolved(spec, **SMALL).fields["hires"]
+    assert (found["width"], found["height"], found["upscaler"]) == (96, 80, "latent")
+    assert resolved(spec, **SMALL, hires={"scale": 1}).fields["hires"]["width"] == 64
+    wrong = wrong_fields(spec, width=128, height=128)
+    said = "width times height must be 16384 pixels at most"
+    assert wrong == {"hires.scale": said + NOT_ASKED}
+    assert wrong_fields(spec, width=128, height=128, hires={"scale": 1.5}) == {"hires.scale": said}
+    assert resolved(spec, width=128, height=128, hires=None).steps == 4
+    masked = resolved(spec, **SMALL, image="x", mask_image="x")
+    assert "hires" not in masked.fields, "it draws all of the image anew"
+    assert "hires" not in resolved(spec, **SMALL, sigmas=[1.0, 0.5]).fields
 
 
 def test_what_is_upscaled_is_the_second_passs_image() -> None:

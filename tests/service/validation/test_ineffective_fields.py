@@ -177,6 +177,30 @@ def test_controls_that_no_step_reads(control: dict[str, float], said: str | None
     assert said is None or said in found["control.0"]
 
 
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [((), "has no effect: "), (("depth",), "its image has no effect, only its mode: ")],
+)
+def test_a_union_is_told_the_modes_of_images_that_it_does_not_see(
+    others: tuple[str, ...], said: str
+) -> None:
+    kinds = {mode: ControlKind(mode=mode, union=1) for mode in ("pose", "depth")}
+    limits = CONTROLLED.limits.model_copy(update={"max_controls": 2})
+    spec = CONTROLLED.model_copy(update={"controls": kinds, "limits": limits})
+    entries = [{"name": "pose", "image": "x", "scale": 0}]
+    entries += [{"name": name, "image": "x"} for name in others]
+    found = warned(spec, num_inference_steps=4, control=entries)
+    assert found == {"control.0": f"{said}its scale is 0"}
+
+
+def test_a_control_that_the_second_pass_alone_reads() -> None:
+    entry = {"name": "canny", "image": "x", "end": 0.2}
+    asked = {"num_inference_steps": 4, "control": [entry], "width": 64, "height": 48}
+    assert not warned(CONTROLLED, **asked, hires={"num_inference_steps": 10, "strength": 1})
+    few = warned(CONTROLLED, **asked, hires={"strength": 0.5})
+    assert "none of the 4 steps" in few["control.0"]
+
+
 def test_a_refiner_without_steps() -> None:
     assert "no steps" in warned(CONTROLLED, refiner={"switch": 1})["refiner"]
     assert not warned(CONTROLLED, refiner={"switch": 0.5})

@@ -3,12 +3,15 @@ tests/e2e/test_watching.py."""
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 import yaml
 
+from service.jobs.model.gen_ai import DURATION_SECONDS
 from tests.deploy.watching.files import (
     CONFIG,
     DASHBOARDS,
@@ -16,18 +19,23 @@ from tests.deploy.watching.files import (
     asked_by_dashboards,
     asked_by_rules,
     dashboards,
+    filled_in,
     panels,
     rules,
     strings,
 )
+from tests.deploy.watching.tools import promtool
 from tools.dashboards.__main__ import DASHBOARDS as WRITTEN
 from tools.dashboards.__main__ import FOLDER, text
+from tools.dashboards.panels import IN_CLUSTER, SCOPE, SOURCE
+from tools.promql import SELECTOR, scoped
 from tools.reference.metrics import pages
 
 ALL = dashboards()
 GRAFANAS = {"__rate_interval", "__range", "__from", "__to", "__value"}
 PROMETHEUS = {"ALERTS", "up", "process_start_time_seconds"}
-NAME = re.compile(r"\b(?:atelier_\w+|\w+:\w+:\w+|ALERTS|up(?=\{)|process_\w+)")
+KUBERNETES = {"kube_horizontalpodautoscaler_spec_max_replicas"}
+"""Of kube-state-metrics, where a cluster has them."""
 
 
 def test_the_files_are_what_the_code_writes() -> None:
@@ -66,18 +74,98 @@ def test_what_queries_and_links_refer_to_can_be_chosen(uid: str) -> None:
     assert choices <= named | {"datasource"}, "a choice that changes nothing"
 
 
+def test_every_series_is_of_the_chosen_clusters_and_namespaces() -> None:
+    for uid, dashboard in ALL.items():
+        variables = {one["name"]: one for one in dashboard["templating"]["list"]}
+        assert list(variables)[:3] == ["datasource", "cluster", "namespace"]
+        asked = [one["expr"] for panel in panels(dashboard) for one in panel.get("targets", ())]
+        asked += [
+            variables[name]["definition"]
+            for name in [*variables][3:]
+            if "allValue" in variables[name]
+        ]
+        for expr in asked:
+            found = [*SELECTOR.finditer(expr)]
+            assert found, (uid, expr)
+            for one in found:
+                assert (one["matchers"] or "").endswith(SCOPE), (uid, expr)
+        assert variables["namespace"]["definition"].count(IN_CLUSTER) == 1
+
+
+HELD = {
+    "": 1,
+    'cluster="one",namespace="atelier"': 20,
+    'cluster="one",namespace="trial"': 300,
+    'cluster="two",namespace="atelier"': 4000,
+}
+"""Jobs that wait, by the labels that an installation's series have."""
+CHOSEN: dict[str, tuple[dict[str, str], int]] = {
+    "everything": ({}, 4000),
+    "one namespace": ({"cluster": "one", "namespace": "atelier"}, 20),
+    "one cluster": ({"cluster": "one"}, 300),
+    "two namespaces": ({"cluster": "one", "namespace": "atelier|trial"}, 300),
+}
+
+
+@pytest.mark.parametrize("labels", ["", "all"])
+def test_installations_are_told_apart(labels: str, tmp_path: Path) -> None:
+    """Without the labels, as with compose, everything is what there is."""
+    held = HELD if labels else {"": HELD[""]}
+    cases = CHOSEN if labels else {"everything": ({}, HELD[""])}
+    (panel,) = (one for one in panels(ALL["atelier-service"]) if one["id"] == 30)
+    expr = panel["targets"][0]["expr"]
+    series = [
+        {
+            "series": scoped('atelier_queue_jobs{model="flux",state="queued"}', own),
+            "values": str(value),
+        }
+        for own, value in held.items()
+    ]
+    asked = [
+        {
+            "expr": filled_in(expr, "1m", "1h", **chosen),
+            "eval_time": "0s",
+            "exp_samples": [{"labels": '{model="flux",state="queued"}', "value": wanted}],
+        }
+        for chosen, wanted in cases.values()
+    ]
+    file = tmp_path / "choices.yaml"
+    tests = [{"input_series": series, "promql_expr_test": asked}]
+    file.write_text(json.dumps({"evaluation_interval": "15s", "tests": tests}))
+    promtool("test", "rules", file)
+
+
 def test_every_metric_that_is_asked_for_exists() -> None:
     """Those as well of which a run on CPUs has nothing to tell."""
     asked = [*asked_by_dashboards("1m", "1h"), *asked_by_rules()]
-    named = {name for one in asked for name in NAME.findall(one.expr)}
-    assert named <= told() | PROMETHEUS | set(rules("record"))
+    named = {found["name"] for one in asked for found in SELECTOR.finditer(one.expr)}
+    assert named <= told() | PROMETHEUS | KUBERNETES | set(rules("record"))
+
+
+FOR_OTHER_DASHBOARDS = {DURATION_SECONDS}
+"""Metrics under a convention's name, of which ours ask under another one."""
+
+
+def test_curves_of_histograms_show_exemplars() -> None:
+    """Those that are drawn over time: a dot on them leads to a trace."""
+    targets = [
+        target
+        for board in ALL.values()
+        for panel in panels(board)
+        for target in panel.get("targets", ())
+        if target.get("datasource") == SOURCE
+    ]
+    shown = {target["expr"] for target in targets if target.get("exemplar")}
+    assert shown and shown == {
+        target["expr"] for target in targets if "_bucket" in target["expr"] and target["range"]
+    }
 
 
 def test_every_metric_that_exists_is_asked_for() -> None:
     """Or nobody would look at it."""
     asked = [*asked_by_dashboards("1m", "1h"), *asked_by_rules()]
     words = " ".join(one.expr for one in asked)
-    ours = {name for page in pages().values() for name in page}
+    ours = {name for page in pages().values() for name in page} - FOR_OTHER_DASHBOARDS
     assert not {name for name in ours if not re.search(rf"\b{name}(_bucket|_sum|_count)?\b", words)}
 
 

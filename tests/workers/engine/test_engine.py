@@ -165,6 +165,7 @@ async def test_nan_fails_its_row_alone(engine: Engine, pipeline: ToyPipeline) ->
 
 async def test_out_of_memory_shrinks_the_batch(engine: Engine, pipeline: ToyPipeline) -> None:
     await engine.warm_up([{"phase": "greedy"}])
+    await engine.larger_ready([{"phase": "greedy"}])
     assert sizes(engine, "greedy") == [1, 2, 4]
     requests = [{"seed": seed, "phase": "greedy"} for seed in range(4)]
     pictures = await asyncio.gather(*(make(engine, **request) for request in requests))
@@ -255,6 +256,7 @@ async def test_a_clip_and_its_preview_have_four_dimensions(
 
 async def test_warm_up_compiles_every_size(engine: Engine) -> None:
     await engine.warm_up([{"second_phase": "double"}])
+    await engine.larger_ready([{"second_phase": "double"}])
     assert sizes(engine, "plain") == [1, 2, 4]
     assert sizes(engine, "double") == [1, 2, 4]
 
@@ -263,6 +265,7 @@ async def test_a_batch_that_does_not_compile_is_done_without(
     engine: Engine, pipeline: ToyPipeline
 ) -> None:
     await engine.warm_up([{"phase": "single"}])
+    await engine.larger_ready([{"phase": "single"}])
     assert sizes(engine, "single") == [1]
     requests = [{"seed": seed, "phase": "single"} for seed in range(3)]
     for picture in await asyncio.gather(*(make(engine, **request) for request in requests)):

@@ -45,6 +45,7 @@ async def test_company_does_not_show(flux: Pipeline, layout: Layout) -> None:
     engine = Engine(flux, layout, SLOTS)
     try:
         await engine.warm_up([REQUEST])
+        await engine.larger_ready([REQUEST])
         together = await asyncio.gather(*(engine.generate(*request) for request in requests))
         alone = [await engine.generate(*request) for request in requests]
     finally:

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from models.interface.pipeline import Fields, Prepared
 from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
 from models.spec.controls import ControlKind
 from service.jobs.queue import Queue
 from service.jobs.redis.keys import PREFIX
-from service.jobs.scheduling.cost_model import CostKey, CostRow
-from tests.workers.polling import DEADLINE_S, until
+from service.jobs.scheduling.cost_model import CostKey
+from tests.workers.polling import until
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
-from workers.engine.latency_stats import MAX_BUCKETS, LatencyStats, describe
-from workers.pool import cost_reporting
-from workers.pool.cost_reporting import (
-    CONFIRM_S,
-    KNOWN_S,
-    NO_NUMBERS,
-    TELL_EVERY_S,
-    CostReporter,
-    measure,
-)
+from workers.engine.latency_stats import MAX_BUCKETS, LatencyStats
+from workers.pool.cost_reporting import CONFIRM_S, TELL_EVERY_S, CostReporter
 from workers.programs.batch_sizes import fast
 from workers.programs.bucket_programs import BucketPrograms, Phase
 from workers.programs.step_latency import TRIALS, BatchLayout
@@ -135,76 +126,6 @@ async def engine(pipeline: ToyPipeline, layout: Layout) -> AsyncIterator[Engine]
     engine = Engine(pipeline, layout, 4, fast(4))
     yield engine
     engine.close()
-
-
-async def test_warm_up_measures_every_size(engine: Engine, layout: Layout) -> None:
-    request = {**SMALL, "phase": "plain", "second_phase": "double", "num_inference_steps": 20}
-    await engine.warm_up([request])
-    await measure(engine, [request])
-    rows = engine.costs.rows(describe("toy", layout, engine.batching), 1)
-    assert {key.batch for key in rows} == {1, 2, 4}
-    assert {(key.bucket, key.layout) for key in rows} == {(BUCKET, "toy on cpu")}
-    assert all(min(row.step_s, row.encode_s, row.decode_s) > 0 for row in rows.values())
-    assert engine.costs.warm == [BUCKET]
-
-
-async def test_batches_that_others_have_measured_are_not_tried_again(
-    engine: Engine, queue: Queue, empty_redis: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One image is made even so: that shows that it can be."""
-    monkeypatch.setattr(cost_reporting, "MEASURE_S", DEADLINE_S)
-    request = {**SMALL, "num_inference_steps": 20}
-    await engine.warm_up([request])
-    cost_reporter = CostReporter(engine, queue, "toy")
-    layout = cost_reporter.facts.layout
-    assert await cost_reporter.known() == set()
-    row = CostRow(step_s=1.0, encode_s=0.5, decode_s=2.0)
-    told = {CostKey(BUCKET, name, size): row for name in (layout, "x") for size in (1, 2, 4)}
-    await queue.measured(SPEC.name, told)
-    known = await cost_reporter.known()
-    assert known == {(BUCKET, 1), (BUCKET, 2), (BUCKET, 4)}
-    await measure(engine, [request], known)
-    assert {key.batch for key in engine.costs.rows(layout, 1)} == {1}
-    await measure(engine, [request], [(BUCKET, 1), (BUCKET, 2)])
-    # Whether two are seen beside that depends on how the four come together.
-    assert {key.batch for key in engine.costs.rows(layout, 1)} >= {1, 4}
-    at = (await queue.costs(SPEC.name)).at - KNOWN_S - 1
-    for key in told:
-        old = row.model_copy(update={"at": at}).model_dump_json()
-        await empty_redis.hset(f"{PREFIX}costs:{SPEC.name}", key.wire(), old)
-    assert await cost_reporter.known() == set(), "that is too long ago"
-
-
-async def test_a_request_that_fails_is_no_harm(engine: Engine) -> None:
-    await measure(engine, [{**SMALL, "nan_at": 1}, SMALL])
-    assert engine.costs.rows("here", 1)
-
-
-async def test_a_model_whose_every_warm_up_request_breaks_down_is_told(engine: Engine) -> None:
-    assert await measure(engine, [{**SMALL, "nan_at": 1}, {**SMALL, "nan_at": 0}]) == NO_NUMBERS
-    assert await measure(engine, [{**SMALL, "nan_at": 1}, SMALL]) is None
-    assert await measure(engine, []) is None
-
-
-async def test_what_breaks_down_in_larger_batches_or_by_one_seed_alone_is_no_broken_model(
-    layout: Layout,
-) -> None:
-    """Of a pool with one warm-up request, the default: it would never be ready."""
-    engine = Engine(UnluckyPipeline(), layout, 4, fast(4))
-    try:
-        for request in ({"seed": 0}, {"seed": 1, "nan_at": TRIALS, "num_inference_steps": 9}):
-            assert await measure(engine, [{**SMALL, **request}]) is None
-        assert await measure(engine, [{**SMALL, "seed": 1, "nan_at": 0}]) == NO_NUMBERS
-    finally:
-        engine.close()
-
-
-class UnluckyPipeline(ToyPipeline):
-    """Its first seed gives no numbers."""
-
-    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
-        unlucky = {} if fields["seed"] else {"nan_at": 0}
-        return super().prepare({**fields, **unlucky}, images)
 
 
 async def test_warm_buckets_are_the_compiled_ones(engine: Engine, pipeline: ToyPipeline) -> None:

@@ -9,7 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from models.spec.quality_presets import GuidanceInterval, Quality
+from models.spec.model_spec import Sizes
+from models.spec.quality_presets import GuidanceInterval, Progressive, Quality
 from tests.workers.toy import SPEC
 from workers.engine.snapshot import (
     VERSION,
@@ -72,6 +73,22 @@ def test_a_preset_that_does_something_else_by_now_is_another_request() -> None:
         )
     )
     assert first == same != later
+
+
+def test_a_lever_that_came_later_is_no_part_of_presets_without_it() -> None:
+    """Their images go on from snapshots of an earlier version."""
+    plain = Quality(guidance=GuidanceInterval(stop=0.7))
+    grows = plain.model_copy(update={"progressive": Progressive(scale=0.5, until=0.5)})
+    spec = SPEC.model_copy(update={"qualities": {"plain": plain, "grows": grows}})
+    assert {*with_levers(spec, {"quality": "plain"})["quality"]} == {
+        *("guidance", "step_cache", "eight_bit")
+    }
+    assert with_levers(spec, {"quality": "grows"})["quality"]["progressive"] == {
+        **{"scale": 0.5, "until": 0.5}
+    }
+
+
+def test_exact_is_what_it_always_was() -> None:
     assert with_levers(SPEC, plain := {**FIELDS, "quality": "exact"}) == plain
 
 
@@ -112,3 +129,10 @@ def test_only_what_fits_the_row_is_taken_up() -> None:
         with pytest.raises(UnfitSnapshot):
             check_fit(*given)
             pytest.fail(why)
+
+
+def test_steps_that_sizes_share_are_another_origin() -> None:
+    """Half an image by padded steps and half by a size's own would be neither's."""
+    sizes = Sizes(token_buckets=0.06)
+    shared = with_levers(SPEC.model_copy(update={"sizes": sizes}), FIELDS)
+    assert Origin.of("0123", shared, exact()) != Origin.of("0123", FIELDS, exact())

@@ -31,6 +31,7 @@ from tests.workers.pool.test_worker import at_work
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.health.http import MAX_OPEN, HealthPage, shown
 from workers.health.liveness import CLAIM_S, LOADING, LOOP_S, WARMING_UP, Liveness
+from workers.metrics import stages
 
 
 class Clock:
@@ -84,6 +85,11 @@ def test_it_tells_three_things_and_no_more(http: httpx.Client) -> None:
     metrics = http.get("/metrics")
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert http.head("/metrics").content == b""
+    stages.labels("toy", "decode").observe(1, {"trace_id": "a" * 32})
+    accept = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
+    metrics = http.get("/metrics", headers=accept)
+    assert metrics.headers["content-type"].startswith("application/openmetrics-text")
+    assert metrics.text.endswith("# EOF\n") and f'# {{trace_id="{"a" * 32}"}}' in metrics.text
     for path in ("/", "/metrics/", "/favicon.ico", "/debug"):
         assert http.get(path).status_code == 404
     assert http.post("/healthz").status_code == 501

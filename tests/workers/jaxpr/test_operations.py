@@ -101,6 +101,33 @@ def test_the_weights_axes_split_a_product_and_what_follows_until_they_are_summed
     assert (sent.kind, sent.on, sent.sent_bytes, sent.axes) == ("reduce", "mlp", 8 * 16 * 4, ())
 
 
+def test_a_layer_that_is_looked_up_in_a_stack_splits_its_product_like_any_other() -> None:
+    def layers(stack: jax.Array, x: jax.Array, number: jax.Array) -> jax.Array:
+        return x @ jax.lax.dynamic_index_in_dim(stack, number, keepdims=False)
+
+    shapes = ((LAYERS, 64, 32), (8, 64))
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    jaxpr = jax.make_jaxpr(layers)(*arguments, jax.ShapeDtypeStruct((), jnp.int32))
+    (work, _) = work_of(jaxpr, [Tag(dims=("layers", "mlp", None)), Tag(), Tag()])
+    ((exchange, count),) = [pair for pair in work.exchanges.items() if pair[0].kind == "reduce"]
+    assert (exchange.on, count) == ("mlp", 1)
+
+
+def test_products_of_pairs_are_no_attention() -> None:
+    def pairs(q: jax.Array, k: jax.Array) -> jax.Array:
+        return jnp.einsum("bthd,bthd->bth", q, k)
+
+    sharding = NamedSharding(logical_layout().mesh, PartitionSpec("batch", "tokens"))
+
+    def split(q: jax.Array, k: jax.Array) -> jax.Array:
+        return pairs(*(jax.lax.with_sharding_constraint(x, sharding) for x in (q, k)))
+
+    work = of(split, (1, 64, 4, 8), (1, 64, 4, 8))
+    assert {op.kind for op in work.ops} == {"matmul"}
+    assert "attention" not in {exchange.kind for exchange in work.exchanges}
+    assert work.flops == 2 * 64 * 4 * 8
+
+
 def test_constraints_say_what_is_split() -> None:
     layout = logical_layout()
     place = NamedSharding(layout.mesh, PartitionSpec("batch", "tokens"))

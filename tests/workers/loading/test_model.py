@@ -6,7 +6,8 @@ import logging
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -26,6 +27,7 @@ from workers.plan.estimate import RESERVE, estimate
 from workers.plan.offload import ALL_ON_DEVICE, Residency, residencies
 from workers.plan.trace import Sketch
 from workers.programs.compiler import Compiler
+from workers.programs.program_folder import ProgramFolder
 from workers.slice.chips import CHIPS
 from workers.slice.device_chip import chip_of
 from workers.slice.mesh_shape import MeshShape
@@ -42,7 +44,7 @@ def pool(**settings: Any) -> PoolSettings:
 
 @pytest.fixture(scope="module")
 def sketch(model: ModelSettings) -> Sketch:
-    return loading.sketch_of(pool(), model)[0]
+    return loading.sketches_of(pool(), model)[0][0]
 
 
 def test_arrays_go_straight_to_where_they_lie(model: ModelSettings) -> None:
@@ -74,37 +76,39 @@ def test_what_does_not_fit_is_refused_with_the_numbers(
     model: ModelSettings, sketch: Sketch, settings: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        loading.open_slice("flux", pool(**settings), model, sketch, jax.devices())
+        loading.open_slice("flux", pool(**settings), model, [sketch], jax.devices())
 
 
 def test_the_fit_of_previews_is_kept(model: ModelSettings, tmp_path: Path) -> None:
     """It takes a run of the encoder for each of 27 colours: once, on each layout."""
-    pipeline, _ = loading.load("flux", pool(), model, jax.devices()[:1], tmp_path)
+    one, two = jax.devices()[:1], jax.devices()[:2]
+    pipeline, _ = loading.load("flux", pool(), model, one, ProgramFolder(tmp_path, one))
     fitted = pipeline.weights.preview
 
     def of_none(colour: np.ndarray) -> jax.Array:
         raise AssertionError("the encoder is not to run again")
 
-    there = loading.planned("flux", pool(), model, jax.devices()[:1], tmp_path)
+    there = loading.planned("flux", pool(), model, one, ProgramFolder(tmp_path, one))
     again = loading.files_of(there, PlacedArrays()).preview(of_none, fitted["kernel"].shape[0])
     for name in ("kernel", "bias"):
         mine, theirs = nnx.state(again)[name][...], fitted[name][...]
         assert np.array_equal(mine, theirs) and mine.sharding == theirs.sharding
-    other = loading.planned("flux", pool(mesh={"context": 2}), model, jax.devices()[:2], tmp_path)
+    wide = pool(mesh={"context": 2})
+    other = loading.planned("flux", wide, model, two, ProgramFolder(tmp_path, two))
     with pytest.raises(AssertionError, match="again"):
         loading.files_of(other, PlacedArrays()).preview(of_none, fitted["kernel"].shape[0])
 
 
 def test_a_deployment_may_change_rows_of_the_table(model: ModelSettings, sketch: Sketch) -> None:
     changed = pool(mesh={"context": 8}, table={"embed": ["context"], "rows": []})
-    layout = loading.open_slice("flux", changed, model, sketch, jax.devices()).layout
+    layout = loading.open_slice("flux", changed, model, [sketch], jax.devices()).layout
     assert layout.table["embed"] == ("ring", "ulysses")
     assert layout.size("embed") == 8 and layout.size("rows") == 1
 
 
 def test_a_quarter_of_a_request_on_each_device(model: ModelSettings, sketch: Sketch) -> None:
     quarter = pool(mesh={"context": 4}, per_device_batch_size=0.25)
-    assert loading.open_slice("flux", quarter, model, sketch, jax.devices()[:4]).chosen.slots == 1
+    assert loading.open_slice("flux", quarter, model, [sketch], jax.devices()[:4]).chosen.slots == 1
 
 
 @pytest.mark.parametrize("wrong", [{"quality": "none"}, {"width": 33}], ids=str)
@@ -122,7 +126,7 @@ def test_left_alone_it_chooses_and_says_why(
     model: ModelSettings, sketch: Sketch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    opened = loading.open_slice("flux", pool(), model, sketch, jax.devices())
+    opened = loading.open_slice("flux", pool(), model, [sketch], jax.devices())
     assert opened.layout.mesh.size == 8
     assert str(opened.chosen.shape) in caplog.text and opened.chosen.why in caplog.text
 
@@ -135,7 +139,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_loaded(
         ConfigError,
         match=r"too many, [1-9]\d* fit: .* needs about [\d.]+ GiB .* take fewer slots",
     ):
-        loading.open_slice("flux", huge, model, sketch, jax.devices())
+        loading.open_slice("flux", huge, model, [sketch], jax.devices())
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,7 @@ class Device:
     process_index: int = 0
     platform: str = "gpu"
     device_kind: str = "NVIDIA L4"
+    client: ClassVar[Any] = SimpleNamespace(runtime_type="pjrt_ifrt")
 
     def memory_stats(self) -> dict[str, int]:
         return {"bytes_limit": self.memory_bytes}
@@ -158,7 +163,7 @@ def test_slots_decide_no_program(model: ModelSettings, batching: str, launch: in
     given = model.model_copy(
         update={"batching": batching, "warmup": [{"width": 512, "height": 512}]}
     )
-    sketch, _ = loading.sketch_of(pool(), given)
+    (sketch,), _, _ = loading.sketches_of(pool(), given)
     need = estimate(sketch, MeshShape().over(1), CHIPS["l4"], 2, launch=launch)
     used = need.total_bytes - need.memory["reserve"]
     devices: Any = [Device(int(used / (1 - RESERVE)) + 1)]
@@ -170,6 +175,22 @@ def test_slots_decide_no_program(model: ModelSettings, batching: str, launch: in
         with pytest.raises(ValueError, match=r"4 slots are too many, 2 fit: .* make room") as found:
             slice.choose(pool(**four), given, sketch, devices)
         assert not isinstance(found.value, NothingFits), "that would try tiles"
+
+
+def test_a_default_second_pass_has_room(model: ModelSettings) -> None:
+    """Memory for two rows of the first pass holds fewer of the second, larger one."""
+    first = {"width": 256, "height": 256}
+    once = model.model_copy(update={"warmup": [first]})
+    twice = once.model_copy(update={"defaults": {"hires": {"scale": 2}}})
+    small, both = (loading.sketches_of(pool(), one)[0][0] for one in (once, twice))
+    need = estimate(small, MeshShape().over(1), CHIPS["l4"], 2, launch=1)
+    devices: Any = [Device(int((need.total_bytes - need.memory["reserve"]) / (1 - RESERVE)) + 1)]
+    assert slice.choose(pool(), once, small, devices).slots == 2
+    with pytest.raises(NothingFits):
+        slice.choose(pool(), twice, both, devices)
+    large = model.model_copy(update={"warmup": [{"width": 512, "height": 512}]})
+    with pytest.raises(NothingFits):
+        slice.choose(pool(), large, loading.sketches_of(pool(), large)[0][0], devices)
 
 
 def test_encoders_in_host_memory_draw_the_same(model: ModelSettings, sketch: Sketch) -> None:

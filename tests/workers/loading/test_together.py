@@ -19,9 +19,11 @@ from service.settings.section import ConfigError
 from service.settings.settings import Settings
 from tests.families.suite import SUITE
 from tests.workers.flux import REQUEST, tuned
+from workers.loading import model as loading
 from workers.loading import together
 from workers.loading.model import NotEnoughMemory
 from workers.loading.together import Loaded, Wanted
+from workers.slice import xla_flags
 from workers.slice.chips import GIB
 
 MESHES: list[dict[str, Any]] = [{}, {"mesh": {"fsdp": 2, "context": 2}}]
@@ -100,12 +102,41 @@ def test_models_that_cannot_be_together_are_refused_by_name(
     [
         ({"also": ["flux"]}, "name other models than `model`"),
         ({"also": ["a", "a"]}, "each once"),
-        ({"also": ["a"], "hosts": {"count": 2}}, "several hosts serve one model"),
+        ({"also": ["a"], "hosts": {"count": 2}}, "also: slices on several hosts serve one model"),
+        ({"by_turns": ["a"], "hosts": {"count": 2}}, "by_turns: slices on several hosts serve"),
+        ({"by_turns": ["flux"]}, "name other models than `model`"),
+        ({"by_turns": ["a"], "also": ["b"]}, "side by side or come by turns"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         PoolSettings(model="flux", **fields)
+
+
+def test_models_of_other_families_come_by_turns(sources: dict[str, Path]) -> None:
+    """Each is loaded when it is asked for, as if it were alone."""
+    models = together.wanted(
+        Settings(
+            models={
+                name: ModelSettings(source=str(sources[name]), dtype="float32")
+                for name in ("flux", "sdxl")
+            },
+            pools={"p": PoolSettings(model="flux", by_turns=("sdxl",))},
+        ),
+        "p",
+    )
+    assert [one.pool.model for one in models] == ["flux", "sdxl"]
+    loaded = together.by_turns("p", models, jax.devices()[:1])
+    assert [one.pipeline.spec.family for one in loaded] == ["flux", "sdxl"]
+
+
+def test_models_that_want_other_flags_are_refused_by_name(sources: dict[str, Path]) -> None:
+    first, second = of(sources, "tuned")
+    flags = xla_flags.of_settings("auto", "nvidia", "flux")
+    loading.check_others(first.pool, {"tuned": second.model}, "nvidia", flags)
+    fast = second.model.model_copy(update={"batching": "fast"})
+    with pytest.raises(ConfigError, match=r"models\.tuned wants other flags .*models\.flux"):
+        loading.check_others(first.pool, {"tuned": fast}, "nvidia", flags)
 
 
 def test_each_leaves_room_for_the_others(sources: dict[str, Path]) -> None:

@@ -21,12 +21,14 @@ from models.interface.pipeline import Fields, Pipeline
 from models.parallel.axis_rules import Layout
 from models.spec.lora import RequestedLora
 from models.upscale.load import LoadedUpscaler
+from service.jobs.model.job import STOP_AT_STEP
 from service.settings.mesh import HostsSettings
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.settings import Settings
 from workers.engine.adapters import LoraFiles
 from workers.engine.engine import Engine
+from workers.engine.passes import Told
 from workers.loading import model as loading
 from workers.loading.upscalers import load_upscalers
 from workers.multihost.exits import leave
@@ -36,8 +38,9 @@ from workers.multihost.handshake import Handshake
 from workers.multihost.leader import Leader
 from workers.multihost.leader_link import LeaderLink
 from workers.multihost.rendezvous import join, meet
-from workers.pool.worker import first_device
+from workers.pool.process import first_device
 from workers.programs.batch_sizes import BatchSizes, of_settings
+from workers.programs.program_folder import ProgramFolder
 from workers.programs.step_latency import BatchLayout
 
 SILENCE_S = 60.0
@@ -57,7 +60,8 @@ def main(coordinator: str, hosts: int, index: int, cases: Path, folder: Path) ->
     for name, case in json.loads(cases.read_text()).items():
         lines = meet(own, SILENCE_S)
         pool, model = PoolSettings(**case["pool"]), ModelSettings(**case["model"])
-        pipeline, opened = loading.load(name, pool, model, jax.devices(), folder / "kept")
+        kept = ProgramFolder(folder / "kept", jax.devices())
+        pipeline, opened = loading.load(name, pool, model, jax.devices(), kept)
         batching = of_settings(pool, model, opened.layout, pool.slots)
         terms = Handshake.of(pipeline, opened.layout, batching.sizes, batching.elastic)
         if index:
@@ -117,7 +121,14 @@ async def draw(
             if row.done == 1:
                 previews.append(asyncio.create_task(engine.preview(row)))
 
-        made = await engine.generate(*request, on_step)
+        fields, images = request
+        asked = {name: value for name, value in fields.items() if name != STOP_AT_STEP}
+        begin = None
+        if stop_at := fields.get(STOP_AT_STEP):
+            draft = await engine.draft(asked, images, stop_at, Told())
+            begin = await engine.take_snapshot(draft.row)
+            assert begin.done == stop_at and engine.snapshot_bytes(draft.row)
+        made = await engine.generate(asked, images, on_step, begin)
         return made.pixels
 
     try:
@@ -125,6 +136,7 @@ async def draw(
         if slots > 1:
             first, images = requests[0]
             await engine.warm_up([first])
+            await engine.larger_ready([first])
             (phase,) = engine.programs.of(pipeline.prepare(first, images)).phases.values()
             del phase.programs[
                 BatchLayout(slots)

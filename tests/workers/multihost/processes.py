@@ -15,11 +15,12 @@ from tests.workers.polling import until
 from tests.workers.pool_process import START_S
 
 POOL = "one"
-WORKER, STARVING = "atelier", "tests.workers.multihost.starving"
+WORKER, STARVING = "tests.workers.paced", "tests.workers.multihost.starving"
 
 
 class SliceProcesses:
-    """`atelier worker` on each of so many hosts, as the settings of `config` have the pool `POOL`.
+    """`atelier worker`, which may be slowed down, on each of so many hosts, as the settings of
+    `config` have the pool `POOL`.
 
     Args:
         devices: of each process.
@@ -38,6 +39,7 @@ class SliceProcesses:
         late: bool = False,
     ) -> None:
         folder.mkdir()
+        self.config = config
         self._logs = [folder / f"{index}.log" for index in range(hosts)]
         own = {"ATELIER_CONFIG": str(config), "JAX_NUM_CPU_DEVICES": str(devices)}
         self._environment = {**os.environ, **own, "XLA_FLAGS": coarse.FLAGS}

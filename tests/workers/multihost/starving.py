@@ -11,8 +11,9 @@ from typing import Any
 from jax.errors import JaxRuntimeError
 
 import atelier
+from tests.workers.paced import pace
 from workers.multihost.follower import Follower
-from workers.pool import worker
+from workers.pool import process
 
 starves = Event()
 
@@ -26,5 +27,6 @@ class Starving(Follower):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, lambda *_: starves.set())
-    vars(worker)["Follower"] = Starving
+    pace()
+    vars(process)["Follower"] = Starving
     sys.exit(atelier.main())

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from models.interface.pipeline import Pipeline, generate, parted
-from tests import coarse
+from tests import coarse, compile_cache
 from tests.families.adapters import Loras, asking, merged, scaled
 from tests.families.suite import EVERY, images_of, loaded, settings_of
 from tests.workers.multihost.drawing import FILES, read
@@ -76,9 +76,16 @@ CASES: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]], dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def chosen(request: pytest.FixtureRequest) -> set[str]:
+    """Names of the cases that this run has tests of."""
+    items = (item for item in request.session.items if isinstance(item, pytest.Function))
+    return {item.callspec.params["name"] for item in items if item.module is request.module}
+
+
+@pytest.fixture(scope="module")
+def checkpoints(chosen: set[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("checkpoints")
-    return {model: made(model, folder / model) for model, *_ in CASES.values()}
+    return {model: made(model, folder / model) for model in {CASES[name][0] for name in chosen}}
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +112,7 @@ def adapters(
 
 @pytest.fixture(scope="module")
 def drawn(
+    chosen: set[str],
     checkpoints: dict[str, Path],
     adapters: Callable[[str], Loras],
     tmp_path_factory: pytest.TempPathFactory,
@@ -124,6 +132,7 @@ def drawn(
             "loras": adapters(family).paths if "lora_pages" in settings else {},
         }
         for name, (family, mesh, more, settings) in CASES.items()
+        if name in chosen
     }
     (folder / "cases.json").write_text(json.dumps(cases))
     for number, name in enumerate(PICTURES):
@@ -149,6 +158,7 @@ def resolved(
 def started(folder: Path, hosts: int, devices: int) -> Iterator[int]:
     """The exit codes of the processes, each when it has ended."""
     own = {"JAX_NUM_CPU_DEVICES": str(devices), "XLA_FLAGS": coarse.FLAGS}
+    own |= compile_cache.environment()
     main = (sys.executable, "-m", "tests.workers.multihost.drawing", f"127.0.0.1:{free_port()}")
     processes = []
     for index in range(hosts):

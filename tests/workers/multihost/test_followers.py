@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from queue import SimpleQueue
 
 import numpy as np
@@ -13,6 +16,8 @@ from workers.multihost.connection import Connection
 from workers.multihost.followers import Followers
 
 Group = tuple[Followers, list[Connection]]
+TELLING, TURNS, BURST = 3, 100, 200
+"""Threads, and numbers enough for two to meet between a look at what is there and taking it."""
 
 
 @pytest.fixture
@@ -37,6 +42,39 @@ def test_all_are_told_the_same(group: Group) -> None:
         assert (message.kind, message.fields) == ("step", {"x": 1, "drop": [3, 5]})
         assert (message.arrays["a"] == 1).all()
         assert line.receive().fields == {"drop": []}, "what is dropped is told once"
+
+
+def test_numbers_are_dropped_once_whichever_thread_tells(group: Group) -> None:
+    """The beats tell of them, too."""
+    followers, (line, other) = group
+    dropped: list[int] = []
+
+    def read(line: Connection, found: list[int]) -> None:
+        while (message := line.receive()).kind != "end":
+            found.extend(message.fields["drop"])
+
+    def tell() -> None:
+        for _ in range(TURNS):
+            followers.dropped.extend(next(numbers) for _ in range(BURST))
+            followers.tell("beat", {})
+
+    numbers = count()
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor() as threads:
+            reading = [threads.submit(read, line, dropped), threads.submit(read, other, [])]
+            telling = [threads.submit(tell) for _ in range(TELLING)]
+            try:
+                for one in telling:
+                    one.result()
+            finally:
+                followers.tell("end", {})
+            for one in reading:
+                one.result()
+    finally:
+        sys.setswitchinterval(switching)
+    assert sorted(dropped) == [*range(TELLING * TURNS * BURST)]
 
 
 def test_one_that_is_lost_is_told_once_and_ends_all(group: Group) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from queue import SimpleQueue
@@ -24,7 +25,7 @@ from tests.workers.multihost.ends import SILENCE_S, ends
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.resume import disturbed_at
 from tests.workers.sounding import SoundingToy
-from tests.workers.toy import ToyPipeline
+from tests.workers.toy import SharingToy, ToyPipeline
 from workers.engine.array_framing import Message
 from workers.engine.engine import Engine
 from workers.engine.errors import EngineDied
@@ -38,6 +39,8 @@ from workers.slice.mesh import one_device
 
 SLOTS = 2
 SIZES = (1, 2)
+LATE_S = 1.0
+"""Maximum time by which another process compiles later."""
 
 
 class Other:
@@ -71,7 +74,8 @@ class Other:
         try:
             while True:
                 message = self.line.receive()
-                self.follower.handle(message)
+                if answer := self.follower.handle(message):
+                    self.line.send(answer)
                 self.obeyed.append(message)
                 if "mark" in message.fields:
                     self._marks.put(message.fields["mark"])
@@ -135,6 +139,7 @@ async def test_what_one_launches_the_other_launches(
     """Images of several kinds side by side and in one batch, with previews: every state of theirs
     is the same there, to the bit."""
     await engine.warm_up([{}])
+    await engine.larger_ready([{}])
     requests = [
         {"seed": 1, "num_inference_steps": 50},  # enough to meet its neighbour
         {"seed": 4, "num_inference_steps": 50},
@@ -175,6 +180,59 @@ def batches(other: Other) -> set[int]:
     return {len(message.fields.get("rows", ())) for message in other.obeyed}
 
 
+async def test_the_first_launch_waits_until_the_other_has_compiled(
+    engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
+) -> None:
+    """Gloo gives up on a process that comes to a collective half a minute later."""
+    ours, theirs = engine.programs._compiler, other.follower._programs._compiler
+    compile_ours, compile_theirs = ours.step, theirs.step
+    launched, order = threading.Event(), []
+
+    def compiled_at_once(*arguments: Any) -> Any:
+        program, changes = compile_ours(*arguments)
+
+        def launch(*arguments: Any) -> Any:
+            order.append("launched")
+            launched.set()
+            return program(*arguments)
+
+        return launch, changes
+
+    def compiled_late(*arguments: Any) -> Any:
+        launched.wait(LATE_S)
+        order.append("compiled")
+        return compile_theirs(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ours, "step", compiled_at_once)
+        patch.setattr(theirs, "step", compiled_late)
+        assert_is_reference(await make(engine), pipeline)
+    assert order[:2] == ["compiled", "launched"]
+    asked = told(other, "await")
+    assert_is_reference(await make(engine, seed=2), pipeline, seed=2)
+    other.caught_up(group)
+    assert told(other, "await") == asked == 3, "encoder, step, decoder: each is asked for once"
+
+
+def told(other: Other, kind: str) -> int:
+    """Return the number of messages of a kind that it has obeyed."""
+    return sum(message.kind == kind for message in other.obeyed)
+
+
+async def test_a_process_lost_while_it_compiles_ends_what_waits_for_it(
+    engine: Engine, group: Followers, other: Other
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        forever = threading.Event()
+        patch.setattr(other.follower._programs._compiler, "decode", lambda row: forever.wait())
+        waiting = asyncio.create_task(make(engine))
+        await until(lambda: told(other, "step") == 4)
+        other.line.close()
+        with pytest.raises(EngineDied, match="there is gone"):
+            await waiting
+        forever.set()
+
+
 async def test_the_other_forgets_what_nobody_here_refers_to(
     engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
 ) -> None:
@@ -193,6 +251,27 @@ async def test_the_other_forgets_what_nobody_here_refers_to(
         return not other.follower.rows
 
     await until(forgotten)
+
+
+@pytest.mark.parametrize("pipeline", [SharingToy], indirect=True)
+async def test_steps_of_several_sizes_outlive_the_first_of_them(
+    engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
+) -> None:
+    """The other process finds a program by the bucket that it was compiled for."""
+    for seed in (1, 2):
+        assert_is_reference(
+            await make(engine, seed=seed, phase="told"), pipeline, seed=seed, phase="told"
+        )
+    first, second = (f"32x16xNone,plain,{seed}" for seed in (1, 2))
+    kept = engine.programs._buckets[second]
+    for buckets in (engine.programs._buckets, engine.costs._buckets):
+        buckets.clear()
+    engine.programs._buckets[second] = kept
+    gc.collect()
+    again = await make(engine, seed=2, phase="told", num_inference_steps=6)
+    assert_is_reference(again, pipeline, seed=2, phase="told", num_inference_steps=6)
+    other.caught_up(group)
+    assert first not in engine.programs._buckets and other.failed.empty()
 
 
 async def test_what_one_takes_up_the_other_takes_up(

@@ -22,15 +22,16 @@ from tests.workers.flux import REQUEST
 from tests.workers.jobs import ended, pixels
 from tests.workers.multihost.processes import POOL, SliceProcesses
 from tests.workers.multihost.tiny import MAKE, asked, assert_same
+from tests.workers.paced import slowly
 from tests.workers.polling import until
 
-SETTINGS = QueueSettings(lease_s=5, reap_every_s=1000)
+SETTINGS = QueueSettings(lease_s=10, reap_every_s=1000)
 """Nobody reaps but this test, when it wants to know: what lies between is no silence of all."""
 STEPS = 60
-"""Enough to be met in the middle of, twice, also where this process is half a second late."""
+"""Of which a slice that is held to the pace makes four a second."""
 LATE = 24
 """Of these; Wan's second expert has begun by then."""
-LEAVE_S = 10.0
+LEAVE_S = 20.0
 """For all to leave when one has: it takes a fraction of a second, and longer on a busy machine."""
 DRAIN_S = 60.0
 TWO = "mesh = {ici = {context = 2}, dcn = {context = 2}}"
@@ -151,9 +152,10 @@ async def test_no_process_outlives_its_slice_and_every_job_does(
     # Who leaves because another is gone has an exit code of its own, or JAX's.
     four = start(settings(flux_folder, REQUEST, FOUR), 4, 1)
     await four.ready()
-    job = await put(queue, REQUEST)
-    await in_mid_step(queue, job)
-    four.send(2, signal.SIGKILL)
+    with slowly(four.config):
+        job = await put(queue, REQUEST)
+        await in_mid_step(queue, job)
+        four.send(2, signal.SIGKILL)
     assert all(await four.exit_codes(LEAVE_S)), four.said
     job = await back_in_the_queue(queue, job)
     assert len(job.deaths) == 1
@@ -163,16 +165,18 @@ async def test_no_process_outlives_its_slice_and_every_job_does(
     job = await ended(queue, job)
     assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2), two.said
     await assert_drawn(store, job, expected)
-    other = await put(queue, REQUEST)
-    await in_mid_step(queue, other)
-    two.send(0, signal.SIGKILL)
+    with slowly(two.config):
+        other = await put(queue, REQUEST)
+        await in_mid_step(queue, other)
+        two.send(0, signal.SIGKILL)
     assert all(await two.exit_codes(LEAVE_S)), two.said
     other = await back_in_the_queue(queue, other)
 
     fresh = start(settings(flux_folder, REQUEST, TWO))
-    await fresh.ready()
-    await in_mid_step(queue, other)
-    fresh.send(1, signal.SIGTERM)
+    with slowly(fresh.config):
+        await fresh.ready()
+        await in_mid_step(queue, other)
+        fresh.send(1, signal.SIGTERM)
     other = await ended(queue, other)
     assert await fresh.exit_codes(LEAVE_S) == [0, 0], fresh.said
     assert (other.state, other.attempts) == (JobState.SUCCEEDED, 2)
@@ -180,6 +184,7 @@ async def test_no_process_outlives_its_slice_and_every_job_does(
     assert not (await queue.models())[POOL].pools
 
 
+@pytest.mark.timeout(900)  # three slices start, one after the other
 @pytest.mark.parametrize(
     ("family", "images", "after", "more"),
     [("sdxl", 2, 0, ""), ("wan", 1, LATE, "swap_experts = true")],
@@ -202,17 +207,19 @@ async def test_another_slice_goes_on_with_what_a_killed_or_starved_one_has_kept(
 
     first = start(described)
     await first.ready()
-    job = await put(queue, request, images)
-    await in_mid_step(queue, job, after, snapshots=1)
-    first.send(1, signal.SIGKILL)
+    with slowly(first.config):
+        job = await put(queue, request, images)
+        await in_mid_step(queue, job, after, snapshots=1)
+        first.send(1, signal.SIGKILL)
     assert all(await first.exit_codes(LEAVE_S)), first.said
     job = await back_in_the_queue(queue, job)
     assert len(job.deaths) == 1
 
     starved = start(described, starves=1)
-    await starved.ready()
-    await in_mid_step(queue, job, job.step, snapshots=1)
-    starved.send(1, signal.SIGUSR1)
+    with slowly(starved.config):
+        await starved.ready()
+        await in_mid_step(queue, job, job.step, snapshots=1)
+        starved.send(1, signal.SIGUSR1)
     assert await starved.exit_codes(LEAVE_S) == [1, 1], starved.said
     why = "process 1 failed: it ran out of memory (RESOURCE_EXHAUSTED: Out of memory allocating"
     assert why in starved.said

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import atelier
+from workers.plan.trace import SECOND
 
 ROOT = Path(atelier.__file__).parent
 PROGRAM = {"name", "runs", "seconds", "compute_s", "exchange_s", "flops", "collectives"}
@@ -48,7 +49,8 @@ def check_plan(plan: dict[str, Any]) -> None:
     assert plan["steps"] == sum(
         program["runs"]
         for name, program in by_name.items()
-        if name not in ("encode", "decode") and not name.startswith("conditions")
+        if name.removeprefix(SECOND) not in ("encode", "decode")
+        and not name.removeprefix(SECOND).startswith("conditions")
     )
 
 
@@ -76,11 +78,30 @@ def test_a_plan_as_text_and_as_json(capsys: pytest.CaptureFixture[str], tiny: Pa
         assert said in out
 
 
+def test_a_second_pass_is_planned_too(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
+    arguments = ["--model", tiny, "--topology", "v6e:1x1", "--reckon", "--json"]
+    small, large = ["--width", 64, "--height", 64], ["--width", 128, "--height", 128]
+    once, twice, direct = (
+        json.loads(run(capsys, *arguments, *one)[1])
+        for one in (small, [*small, "--hires", "scale=2,strength=0.5"], large)
+    )
+    check_plan(twice)
+    names = [one["name"] for one in twice["programs"]]
+    assert names == [*names[: len(names) // 2], *(SECOND + one for one in names[: len(names) // 2])]
+    assert twice["steps"] == once["steps"] * 3 // 2
+    assert twice["memory_bytes"]["rows"] == direct["memory_bytes"]["rows"]
+    assert twice["memory_bytes"]["temporaries"] >= direct["memory_bytes"]["temporaries"]
+    assert twice["memory_bytes"]["rows"] > once["memory_bytes"]["rows"]
+    assert twice["request_s"] > once["request_s"]
+    text = run(capsys, *arguments[:-1], "--hires", "scale=2,upscaler=lanczos")[1]
+    assert "; hires scale 2 upscaler lanczos) on v6e:1x1" in text
+
+
 def test_programs_are_really_compiled_for_tpus(tiny: Path) -> None:
     """In a process of its own: libtpu reads its flags once."""
     arguments = ["--model", tiny, "--topology", "v6e:2x4", "--mesh", "context=4,data=2"]
     arguments += ["--width", 64, "--height", 64, "--json", "--batch", 1]
-    arguments += ["--encoders-on-host", "--activation-dtype", "float32"]
+    arguments += ["--encoders-on-host", "--activation-dtype", "float32", "--hires", "scale=2"]
     done = subprocess.run(
         [sys.executable, ROOT / "atelier.py", "plan", *map(str, arguments)],
         capture_output=True,
@@ -93,7 +114,9 @@ def test_programs_are_really_compiled_for_tpus(tiny: Path) -> None:
     check_plan(plan)
     assert plan["fits"] and plan["compiled"] and plan["memory_bytes"]["code"] > 0
     assert all(program["compiler"].keys() >= COMPILER for program in plan["programs"])
-    step = next(one for one in plan["programs"] if one["runs"] == plan["steps"])
+    step, second = (one for one in plan["programs"] if one["runs"] > 1)
+    assert second["name"] == SECOND + step["name"]
+    assert step["runs"] + second["runs"] == plan["steps"]
     assert plan["residency"] == {"on_host": ["clip", "t5"], "by_turns": []}
     kinds = {one["kind"] for one in step["collectives"]}
     assert "all-to-all" in kinds and step["compiler"]["cycles_s"] > 0
@@ -110,6 +133,9 @@ def test_programs_are_really_compiled_for_tpus(tiny: Path) -> None:
         (["--mesh", "eight"], "wants AXIS=N"),
         (["--width", "101"], "width: must be a positive multiple of"),
         (["--width", "4096"], "width: must be 4 to"),
+        (["--hires", "scale=9"], r"hires\.scale: Input should be less than or equal to 8"),
+        (["--hires", "upscaler=photo"], r"hires\.upscaler: must be latent or lanczos"),
+        (["--hires", "width=4096"], r"hires\.width: must be 4 to"),
         (["--num-frames", "5"], "num_frames: .* has no such field"),
         (["--model", "no-such-model"], "no-such-model: no such folder"),
     ],

@@ -12,14 +12,16 @@ from service.jobs.model.job import Job, JobState, new_job_id
 from service.jobs.queue import Queue
 from tests.workers.flux import REQUEST
 from tests.workers.jobs import ended
+from tests.workers.paced import slowly
 from tests.workers.polling import until
 from tests.workers.pool.test_process import SETTINGS, reaped, toml
 from tests.workers.pool_process import PoolProcess
 
 __all__ = ["reaped"]
 
-FIRST, SECOND, SIDE = 400, 300, 32
+FIRST, SECOND, SIDE = 24, 40, 32
 """Steps of each pass, and sides of the first one."""
+CONFIG = "atelier.toml"
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def pools(
         "models.flux": {"source": str(flux_folder), "dtype": "float32", "defaults": warmup},
         "pools.flux": {"model": "flux", "slots": 1, "snapshot_share": 0.5},
     }
-    config = tmp_path / "atelier.toml"
+    config = tmp_path / CONFIG
     config.write_text("".join(toml(name, values) for name, values in sections.items()))
     started = [PoolProcess(config, tmp_path / f"pool-{number}.log") for number in range(3)]
     yield [*started]
@@ -69,7 +71,7 @@ async def is_kept_in(queue: Queue, job: Job, second: bool) -> bool:
 
 @pytest.mark.timeout(900)
 async def test_another_pool_goes_on_in_the_pass_that_was_broken_off(
-    pools: list[PoolProcess], reaped: Queue
+    pools: list[PoolProcess], reaped: Queue, tmp_path: Path
 ) -> None:
     """Killed once in each pass, the job has the pixels of one that was left alone."""
     for pool in pools:
@@ -79,12 +81,13 @@ async def test_another_pool_goes_on_in_the_pass_that_was_broken_off(
     assert (whole.step, whole.usage.steps) == (FIRST + SECOND, FIRST + SECOND)
     assert [(one.width, one.height) for one in whole.outputs] == [(2 * SIDE, 2 * SIDE)]
     for second in (False, True):
-        job = await put(reaped)
-        await until(lambda job=job, second=second: is_kept_in(reaped, job, second))
-        now = await reaped.get(job.id)
-        assert now is not None
-        victim = next(pool for pool in pools if f"pool {now.pool} is ready" in pool.said)
-        victim.send(signal.SIGKILL)
+        with slowly(tmp_path / CONFIG):
+            job = await put(reaped)
+            await until(lambda job=job, second=second: is_kept_in(reaped, job, second))
+            now = await reaped.get(job.id)
+            assert now is not None
+            victim = next(pool for pool in pools if f"pool {now.pool} is ready" in pool.said)
+            victim.send(signal.SIGKILL)
         pools.remove(victim)
         job = await ended(reaped, job)
         assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2), job.error

@@ -53,10 +53,11 @@ async def test_what_never_ends_is_left(
     jobs = [toy_job(decode="hopeless"), toy_job(phase="step"), toy_job(phase="compile")]
     for job, stage in zip(jobs, STAGES, strict=True):
         await queue.put(job)
-        await until(lambda stage=stage: f"stuck in {stage}" in log.read_text())
+        await until(lambda stage=stage: ended(process) or f"stuck in {stage}" in log.read_text())
+        assert not ended(process), log.read_text()
     for _ in range(signals):
         process.send_signal(signal.SIGTERM)
-    await until(lambda: process.poll() is not None)
+    await until(lambda: ended(process))
     assert process.returncode == 0, log.read_text()
     found = [await queue.get(job.id) for job in jobs]
     assert not any(job.state.ended for job in found), "each is given back, or its lease tells"
@@ -107,8 +108,12 @@ async def test_who_has_not_begun_leaves_at_once(tmp_path: Path, flux_folder: Pat
             with embedded(state):
                 await until(lambda: says(http, LOADING))
         process.send_signal(signal.SIGTERM)
-        await until(lambda: process.poll() is not None)
+        await until(lambda: ended(process))
     assert process.returncode == 128 + signal.SIGTERM
+
+
+def ended(process: subprocess.Popen[bytes]) -> bool:
+    return process.poll() is not None
 
 
 async def says(http: httpx.AsyncClient, reason: str) -> bool:

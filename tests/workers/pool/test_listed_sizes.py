@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from models.spec.model_spec import Size, Sizes
+from models.spec.quality_presets import Progressive, Quality
 from service.settings.models import ModelSettings
 from service.settings.section import ConfigError
 from tests.service.standin import SPEC, VIDEO
@@ -24,10 +25,41 @@ def test_any_size_unless_the_settings_list_some() -> None:
     assert listed == Sizes(mode="listed", listed=(size,))
 
 
+def test_sizes_that_share_steps_are_told_so() -> None:
+    sharing = SPEC.model_copy(update={"sizes": Sizes(token_buckets=0.06)})
+    assert of(sharing) == Sizes(token_buckets=0.06)
+    assert of(sharing, sizes="listed").token_buckets == 0.06
+
+
 def test_listed_are_those_that_are_compiled_first() -> None:
     warmup = [{}, {"width": 64}, {"num_inference_steps": 9}]
     assert list(map(str, of(SPEC, sizes="listed", warmup=warmup).listed)) == ["96 x 64", "64 x 64"]
     assert list(map(str, of(VIDEO, sizes="listed").listed)) == ["96 x 64 x 5 frames"]
+
+
+def test_a_second_pass_of_what_is_compiled_first_is_listed_too() -> None:
+    warmup = [{"width": 64, "height": 48, "hires": {"scale": 2}}]
+    listed = map(str, of(SPEC, sizes="listed", warmup=warmup).listed)
+    assert list(listed) == ["64 x 48", "128 x 96"]
+
+
+def test_the_smaller_size_of_what_is_compiled_first_is_listed_too() -> None:
+    grows = Quality(progressive=Progressive(scale=0.5, until=0.5))
+    spec = SPEC.model_copy(update={"qualities": {"grows": grows}})
+    warmup = [{"width": 128, "height": 96, "quality": "grows"}]
+    listed = map(str, of(spec, sizes="listed", warmup=warmup).listed)
+    assert list(listed) == ["64 x 48", "128 x 96"]
+
+
+@pytest.mark.parametrize(
+    ("hires", "said"), [(True, "hires: Input should be"), ({"scale": "2"}, r"hires\.scale: ")]
+)
+def test_a_mistyped_hires_fix_is_named(hires: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"models\..*\.warmup\.{said}"):
+        of(SPEC, sizes="listed", warmup=[{"hires": hires}])
+    spec = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "hires": hires}})
+    with pytest.raises(ConfigError, match=rf"models\..*\.defaults\.{said}"):
+        of(spec, sizes="listed")
 
 
 def test_a_listed_size_has_the_default_length_of_text_unless_it_names_one() -> None:

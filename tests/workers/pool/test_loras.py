@@ -30,7 +30,8 @@ from tests.workers.polling import DEADLINE_S
 from workers.engine.engine import Engine
 from workers.loading.loras import digest_of
 from workers.loading.model import MeshSlice
-from workers.pool.worker import Worker, prepared_loras
+from workers.pool.process import prepared_loras
+from workers.pool.worker import Worker
 
 MODEL = "flux-demo"
 POOL = PoolSettings(model=MODEL, slots=4, preview_every_s=0, store_patience_s=0.5)

@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from redis.asyncio import Redis
 
 from deploy.local.embedded_redis import embedded
 from models.parallel.axis_rules import Layout
-from service.jobs.model.job import JobState, Usage
+from service.jobs.model.job import Job, JobState, Usage
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
@@ -21,6 +23,8 @@ from tests.workers.at_work import at_work, files_in, status
 from tests.workers.jobs import ended, pixels, reached, toy_job
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import SPEC, ToyPipeline
+from workers.pool.idle_work import IdleWork
+from workers.pool.worker import Worker
 
 
 def walled(folder: Path) -> tuple[Store, Path]:
@@ -99,6 +103,64 @@ async def test_an_engine_that_dies_is_a_death_of_its_jobs(
     claims = [await queue.claim("another", SPEC.name, 4) for _ in jobs]
     assert [[claim.job.id for claim in taken] for taken in claims] == [[job.id] for job in jobs]
     assert [len(claim.job.deaths) for [claim] in claims] == [1, 1]
+    await brief.close()
+
+
+@asynccontextmanager
+async def claimed_amid_idle_work(pool: Worker, queue: Queue, lease_s: float) -> AsyncIterator[Job]:
+    """Inside, a job is claimed while idle work comes to a halt, which takes two leases more."""
+    ends, under_way = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        under_way.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await ends.wait()
+
+    await until(lambda: pool._idle._task is not None)  # its own, which it begins once it claims
+    own, pool._idle = pool._idle, IdleWork(work)
+    pool._idle.begin()
+    await own.give_way()
+    await under_way.wait()
+    job = toy_job()
+    await queue.put(job)
+    await reached(queue, job, JobState.RUNNING)
+    yield job
+    for _ in range(20):
+        await queue.reap()
+        await asyncio.sleep(lease_s / 10)
+    ends.set()
+
+
+async def test_a_claim_is_kept_while_idle_work_ends(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
+) -> None:
+    """Its last step may be longer than a lease: no other pool has to begin the job anew."""
+    brief = await Queue.connect(redis_url, QueueSettings(lease_s=1))
+    async with at_work(pipeline, layout, brief, store, lease_s=1) as (pool, _):
+        async with claimed_amid_idle_work(pool, brief, 1) as job:
+            pass
+        job = await ended(queue, job)
+    await brief.close()
+    assert (job.state, job.attempts, len(job.deaths)) == (JobState.SUCCEEDED, 1, 0)
+
+
+async def test_a_claim_that_is_lost_while_idle_work_ends_is_not_begun(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
+) -> None:
+    brief = await Queue.connect(redis_url, QueueSettings(lease_s=1))
+    async with at_work(pipeline, layout, brief, store, lease_s=1) as (pool, _):
+        begun: list[str] = []
+        begin = pool._running._see_through
+        pool._running._see_through = lambda work: begun.append(work.claim.job.id) or begin(work)
+        async with claimed_amid_idle_work(pool, brief, 1) as job:
+            await queue.cancel(job.id)
+        other = toy_job()
+        await queue.put(other)
+        assert (await ended(queue, other)).state is JobState.SUCCEEDED
+        assert begun == [other.id]
+        assert (await ended(queue, job)).state is JobState.CANCELED
     await brief.close()
 
 

@@ -17,6 +17,7 @@ from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
 from tests.workers.flux import REQUEST, SLOTS
 from tests.workers.jobs import ended, pixels
+from tests.workers.paced import slowly
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.pool_process import PoolProcess
 
@@ -25,8 +26,8 @@ DRAIN_S = 30
 """From SIGTERM to the end, whatever runs."""
 ENDLESS = 100_000
 """Steps of a job that no drain can wait for."""
-LONG = 1000
-"""Steps of a job that must not be done before something has happened to its pool."""
+LONG = 60
+"""Steps of a job that pools held to the pace are long at."""
 
 
 @pytest.fixture(scope="module")
@@ -107,27 +108,24 @@ async def in_mid_step(queue: Queue, job: Job) -> Job:
         return job.state == JobState.RUNNING and job.step > 0
 
     await until(is_there)
-    assert job.step < job.request["num_inference_steps"] - 100
     return job
 
 
-async def caught(queue: Queue, pool: PoolProcess, snapshots: int = 0) -> Job:
-    """A job in the midst of which its pool has been stopped. Of one that a busy machine shows too
-    late, another is tried."""
-    while True:
+async def caught(queue: Queue, config: Path, pool: PoolProcess, snapshots: int = 0) -> Job:
+    """A job in the midst of which its pool has been stopped."""
+    with slowly(config):
         job = await put(queue, LONG)
 
-        async def is_under_way_or_over() -> bool:
+        async def is_under_way() -> bool:
             nonlocal job
             job = await queue.get(job.id) or job
-            return job.state.ended or (job.step > 0 and len(job.snapshots) >= snapshots)
+            return job.step > 0 and len(job.snapshots) >= snapshots
 
-        await until(is_under_way_or_over)
+        await until(is_under_way)
         pool.send(signal.SIGSTOP)
-        job = await queue.get(job.id) or job
-        if job.state == JobState.RUNNING:
-            return job
-        pool.send(signal.SIGCONT)
+    job = await queue.get(job.id) or job
+    assert job.state == JobState.RUNNING
+    return job
 
 
 async def ends(queue: Queue, job: Job) -> list[str]:
@@ -140,7 +138,7 @@ async def ends(queue: Queue, job: Job) -> list[str]:
 
 
 async def test_a_job_outlives_its_pools(
-    reaped: Queue, start: Callable[[], PoolProcess], state_dir: Path
+    reaped: Queue, start: Callable[[], PoolProcess], config: Path, state_dir: Path
 ) -> None:
     """One pool is killed, its successor is stopped for longer than its lease: each time the next
     one makes the same image from what was kept, and the job ends once. A third one is drained in
@@ -150,7 +148,7 @@ async def test_a_job_outlives_its_pools(
     await first.ready()
     undisturbed = await ended(reaped, await put(reaped, LONG))
 
-    killed = await caught(reaped, first, snapshots=1)
+    killed = await caught(reaped, config, first, snapshots=1)
     first.send(signal.SIGKILL)
     second = start()
     await second.ready()
@@ -160,7 +158,7 @@ async def test_a_job_outlives_its_pools(
     assert f"{killed.id} goes on after step" in second.said
     assert await ends(reaped, killed) == ["succeeded"]
 
-    lapsed = await caught(reaped, second)
+    lapsed = await caught(reaped, config, second)
     third = start()
     await third.ready()
     lapsed = await ended(reaped, lapsed)
@@ -181,9 +179,10 @@ async def test_a_job_outlives_its_pools(
     assert (await in_mid_step(reaped, endless)).step >= endless.step
     await reaped.cancel(endless.id)
 
-    last = await put(reaped, LONG)  # the stopped one is alive and free of what it has lost
-    await in_mid_step(reaped, last)
-    second.send(signal.SIGTERM)
+    with slowly(config):
+        last = await put(reaped, LONG)  # the stopped one is alive and free of what it has lost
+        await in_mid_step(reaped, last)
+        second.send(signal.SIGTERM)
     last = await ended(reaped, last)
     assert await second.exit_code() == 0
     assert (last.state, last.attempts) == (JobState.SUCCEEDED, 1)

@@ -80,6 +80,22 @@ async def test_what_is_known_is_not_told_again(
     assert await calls(empty_redis) == before
 
 
+async def test_a_stage_is_not_told_at_the_end(
+    queue: Queue, claim: Claim, empty_redis: Redis
+) -> None:
+    """The end says more, and would wait for it."""
+
+    async def is_told() -> bool:
+        return (await queue.get(claim.job.id)).step == STEPS
+
+    async with telling(queue, claim) as progress:
+        progress.step(0, row_after(STEPS))
+        await until(is_told, 10)
+        before = await calls(empty_redis)
+        progress.stage(0, "storing")
+    assert await calls(empty_redis) == before
+
+
 async def test_the_last_step_is_told_before_the_end(queue: Queue, claim: Claim) -> None:
     """However soon after the one before it that comes."""
     async with telling(queue, claim) as progress:

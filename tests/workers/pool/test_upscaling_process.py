@@ -14,15 +14,17 @@ from service.jobs.queue import Queue
 from tests.parity.torch_rrdbnet import net, write
 from tests.workers.flux import REQUEST
 from tests.workers.jobs import ended
+from tests.workers.paced import slowly
 from tests.workers.polling import until
 from tests.workers.pool.test_process import SETTINGS, reaped, toml
 from tests.workers.pool_process import PoolProcess
 
 __all__ = ["reaped"]
 
-SLOW = RrdbConfig(blocks=23, features=64, growth=32, doublings=2, unshuffle=1)
-"""Real-ESRGAN's: nine tiles take seconds, and this process may have to wait for some of them."""
-STEPS, SIDE = 300, 64
+SMALL = RrdbConfig(blocks=2, features=16, growth=8, doublings=2, unshuffle=1)
+STEPS, SIDE, TILE = 8, 192, 32
+"""Steps, and sides of an image and of its tiles, of which there are dozens."""
+CONFIG = "atelier.toml"
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def pools(
     tmp_path: Path, redis_url: str, flux_folder: Path, state_dir: Path
 ) -> Iterator[list[PoolProcess]]:
     """Two pools, the second of which takes over."""
-    file = write(net(SLOW), tmp_path / "large.safetensors")
+    file = write(net(SMALL), tmp_path / "large.safetensors")
     warmup = {"width": SIDE, "height": SIDE, "max_sequence_length": REQUEST["max_sequence_length"]}
     sections = {
         "": {"state_dir": str(state_dir)},
@@ -38,9 +40,9 @@ def pools(
         "queue": {"lease_s": SETTINGS.lease_s},
         "models.flux": {"source": str(flux_folder), "dtype": "float32", "defaults": warmup},
         "pools.flux": {"model": "flux", "slots": 1, "snapshot_share": 0.5},
-        "upscalers.large": {"source": str(file), "tile": 32, "models": ["flux"]},
+        "upscalers.large": {"source": str(file), "tile": TILE, "models": ["flux"]},
     }
-    config = tmp_path / "atelier.toml"
+    config = tmp_path / CONFIG
     config.write_text("".join(toml(name, values) for name, values in sections.items()))
     started = [PoolProcess(config, tmp_path / f"pool-{number}.log") for number in range(2)]
     yield started
@@ -69,19 +71,20 @@ async def is_upscaled(queue: Queue, job: Job) -> bool:
 
 @pytest.mark.timeout(600)
 async def test_another_pool_goes_on_from_what_was_kept(
-    pools: list[PoolProcess], reaped: Queue
+    pools: list[PoolProcess], reaped: Queue, tmp_path: Path
 ) -> None:
     first, second = pools
     await first.ready()
     await second.ready()
     assert (await reaped.models())["flux"].spec.upscalers["large"].scale == 4
-    job = await put(reaped)
-    await until(lambda: is_upscaled(reaped, job))
-    now = await reaped.get(job.id)
-    assert now is not None
-    victim = first if f"pool {now.pool} is ready" in first.said else second
-    other = second if victim is first else first
-    victim.send(signal.SIGKILL)
+    with slowly(tmp_path / CONFIG):
+        job = await put(reaped)
+        await until(lambda: is_upscaled(reaped, job))
+        now = await reaped.get(job.id)
+        assert now is not None
+        victim = first if f"pool {now.pool} is ready" in first.said else second
+        other = second if victim is first else first
+        victim.send(signal.SIGKILL)
     job = await ended(reaped, job)
     assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2), job.error
     assert [(one.width, one.height) for one in job.outputs] == [(4 * SIDE, 4 * SIDE)]

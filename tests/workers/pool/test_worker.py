@@ -19,6 +19,7 @@ from prometheus_client import REGISTRY
 
 from models.interface.pipeline import Fields, Prepared, generate
 from models.parallel.axis_rules import Layout
+from models.spec.model_spec import Batching
 from service.jobs.model.job import JobState, Warned
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, input_key
@@ -35,8 +36,9 @@ from tests.workers.polling import DEADLINE_S, until
 from tests.workers.sounding import RATE_HZ, SoundingToy
 from tests.workers.toy import SPEC, ToyPipeline, reference
 from workers.media.outputs import DEFAULT_FPS
-from workers.pool.cost_reporting import NO_NUMBERS
-from workers.pool.worker import run_pool
+from workers.pool.measuring import NO_NUMBERS
+from workers.pool.origin import made_by
+from workers.pool.process import run_pool
 from workers.programs.batch_sizes import fast
 
 
@@ -53,15 +55,25 @@ async def test_ready_only_after_the_warm_up_and_gone_at_the_end(
 async def test_how_its_batches_are_is_told(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, mode: str
 ) -> None:
-    """Where they have several sizes, with the levels that were measured before it was ready."""
+    """Where they have several sizes, with the levels once they are measured."""
     batching = fast(2) if mode == "fast" else None
     async with at_work(
         pipeline, layout, queue, store, warmup={"prompt": "a hat"}, batching=batching
     ):
         await until(lambda: has(queue, (1, True)))
-        told = (await queue.models())[SPEC.name].spec.batching
-    assert told.mode == mode
-    assert (told.levels is not None) == (mode == "fast")
+
+        async def told() -> Batching:
+            return (await queue.models())[SPEC.name].spec.batching
+
+        assert (await told()).mode == mode
+
+        async def measured() -> bool:
+            return (await told()).levels is not None
+
+        if mode == "fast":
+            await until(measured)
+        else:
+            assert not await measured()
 
 
 async def test_a_signal_ends_the_warm_up(
@@ -111,6 +123,7 @@ async def test_jobs_become_files(
                 expected = reference(pipeline, {**job.request, "seed": seed}).astype(int)
                 assert np.abs(picture - expected).max() <= 1  # as in test_engine
                 assert (job.outputs[index].seed, job.outputs[index].index) == (seed, index)
+                assert job.outputs[index].made_by == made_by(pipeline.spec, layout)
             assert job.step == job.steps == job.usage.steps
             assert job.usage.device_seconds > 0
             assert job.usage.queue_seconds == pytest.approx(job.started_at - job.created_at)

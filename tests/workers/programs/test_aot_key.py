@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,19 +16,23 @@ from workers.programs import aot_key
 from workers.slice.mesh import one_device
 
 
+def of_process() -> dict[str, Any]:
+    return aot_key.of_process(jax.devices()[0])
+
+
 def test_it_is_plain_and_the_same_each_time() -> None:
-    first = aot_key.of_process()
-    assert json.loads(json.dumps(first)) == first == aot_key.of_process()
+    first = of_process()
+    assert json.loads(json.dumps(first)) == first == of_process()
     assert any(name.startswith("jaxlib-") for name in first["packages"])
 
 
 def test_flags_and_options_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = aot_key.of_process()
+    before = of_process()
     monkeypatch.setenv("XLA_FLAGS", "--xla_of_another_kind")
-    assert aot_key.of_process()["flags"] != before["flags"]
+    assert of_process()["flags"] != before["flags"]
     jax.config.update("jax_default_matmul_precision", "highest")
     try:
-        assert aot_key.of_process()["options"] != before["options"]
+        assert of_process()["options"] != before["options"]
     finally:
         jax.config.update("jax_default_matmul_precision", None)
 
@@ -38,6 +43,17 @@ def test_where_things_are_kept_is_not(tmp_path: Path) -> None:
     after = aot_key.options()
     jax.config.update("jax_compilation_cache_dir", folder)
     assert after == before
+
+
+def test_which_platforms_jax_looks_for_is_not() -> None:
+    """Whoever builds for a TPU looks for CPUs alone; the devices are in the key themselves."""
+    found, before = of_process(), jax.config.values["jax_platforms"]
+    jax.config.update("jax_platforms", "cpu,other")
+    try:
+        assert of_process() == found
+    finally:
+        jax.config.update("jax_platforms", before)
+    assert found["machine"][1] == jax.device_count()
 
 
 def test_any_source_is_in_it(tmp_path: Path) -> None:
@@ -60,6 +76,17 @@ def test_layouts_differ_by_devices_axes_and_table() -> None:
     told = [json.dumps(aot_key.of_layout(layout)) for layout in (one, other, tabled)]
     assert len(set(told)) == 3
     assert json.dumps(aot_key.of_layout(one_device(devices[0]))) == told[0]
+
+
+def test_dimensions_that_nothing_splits_need_not_be_named() -> None:
+    mesh = one_device(jax.devices()[0]).mesh
+
+    def told(*axes: str | None) -> str:
+        place = NamedSharding(mesh, PartitionSpec(*axes))
+        return aot_key.of_arguments(jax.ShapeDtypeStruct((2, 3), np.float32, sharding=place))
+
+    assert told() == told(None) == told(None, None)
+    assert told("data") == told("data", None) != told(None, "data")
 
 
 def test_arguments_differ_by_name_shape_dtype_and_place() -> None:

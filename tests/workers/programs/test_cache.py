@@ -11,8 +11,9 @@ import pytest
 
 from models.parallel.axis_rules import Layout
 from tests.workers.polling import DEADLINE_S, until
-from tests.workers.toy import SPEC, ToyPipeline
+from tests.workers.toy import SPEC, SharingToy, ToyPipeline
 from workers.engine.engine import Engine, EngineOutput
+from workers.engine.errors import GenerationFailed
 from workers.programs.batch_sizes import fast
 from workers.programs.compilation import Compilation
 
@@ -152,6 +153,62 @@ async def test_a_picture_notes_its_own_compiling_alone(gates: TwoGates, asking: 
     gates.second_gate.set()
     await second
     assert asking.owed["second"].waited_s is not None
+
+
+@pytest.fixture
+async def sharing(layout: Layout) -> AsyncIterator[Asking]:
+    toy = SharingToy()
+    engine = Engine(toy, layout, slots=4, batching=fast(4, (1, 2), False))
+    yield Asking(engine)
+    toy.compile_gate.set()
+    engine.close()
+
+
+def _of_seed(sharing: Asking, seed: int) -> Any:
+    return _shape(sharing, f"32x16xNone,plain,{seed}")
+
+
+async def test_steps_are_compiled_once_for_all_sizes_of_a_bucket(sharing: Asking) -> None:
+    """And the second size is measured with them."""
+    await sharing.make("first", seed=1)
+    await sharing.make("second", seed=2)
+    first, second = (_of_seed(sharing, seed) for seed in (1, 2))
+    assert first.phases == second.phases and first.decode is not second.decode
+    [phase] = first.phases.values()
+    assert phase.times.steps == 8
+    steps = {one for future in phase.programs.values() for one in [future]}
+    assert not steps & {*sharing.owed["second"].programs}
+
+
+async def test_steps_that_another_size_waits_for_are_compiled(sharing: Asking) -> None:
+    toy: Any = sharing.engine.pipeline
+    owner = await sharing.asked("owner", seed=1, **SLOW)
+    other = await sharing.asked("other", seed=2, **SLOW)
+    await until(lambda: bool(_of_seed(sharing, 2).awaited))
+    await leave(owner)
+    [phase] = _of_seed(sharing, 2).phases.values()
+    assert not phase.is_broken
+    toy.compile_gate.set()
+    assert (await other).steps == 4
+
+
+async def test_steps_that_no_size_waits_for_are_compiled_anew(sharing: Asking) -> None:
+    toy: Any = sharing.engine.pipeline
+    for name, seed in (("owner", 1), ("other", 2)):
+        await sharing.asked(name, seed=seed, phase="double")
+    busy = [await sharing.asked(f"{seed}", seed=seed, **SLOW) for seed in (3, 4)]
+    left = [await sharing.asked(f"{seed}", seed=seed, phase="told") for seed in (5, 6)]
+    for task in left:
+        await leave(task)
+    toy.compile_gate.set()
+    await asyncio.gather(*busy)
+    assert (await sharing.make("again", seed=6, phase="told")).steps == 4
+
+
+async def test_steps_that_did_not_compile_are_not_shared(sharing: Asking) -> None:
+    with pytest.raises(GenerationFailed):
+        await sharing.make("first", seed=1, phase="flawed")
+    assert (await sharing.make("second", seed=2, phase="flawed")).steps == 4
 
 
 def _shape(asking: Asking, bucket: str) -> Any:

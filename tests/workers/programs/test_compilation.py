@@ -17,7 +17,8 @@ from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, toy_job
 from tests.workers.polling import until
 from tests.workers.toy import SPEC, ToyPipeline
-from workers.engine.engine import LOOK_AGAIN_S, Engine
+from workers.engine.engine import Engine
+from workers.engine.image_programs import LOOK_AGAIN_S
 from workers.programs.aot_cache import ExecutableFiles
 from workers.programs.batch_sizes import exact, fast
 from workers.programs.compilation import COMPILERS, Compilation, building
@@ -88,7 +89,7 @@ async def test_the_next_start_knows_what_need_not_be_compiled(
 
 async def is_found(engine: Engine, *buckets: str) -> bool:
     """As if the time had passed after which it looks again."""
-    engine._look_again.clear()
+    engine._programs._look_again.clear()
     await engine.look_for(buckets)
     return bool(engine.costs.in_files)
 
@@ -105,7 +106,7 @@ async def test_a_file_that_came_later_is_found_after_a_while(
         await beside.look_for([bucket])
         assert not beside.costs.in_files
         await first.warm_up([WARM])
-        assert 0 < beside._look_again[bucket] - loop.time() <= LOOK_AGAIN_S
+        assert 0 < beside._programs._look_again[bucket] - loop.time() <= LOOK_AGAIN_S
         await until(partial(is_found, beside, bucket))
     finally:
         first.close()

@@ -12,7 +12,7 @@ from service.errors.problems import Problem
 from service.http.negotiation import JSON
 from service.routes.compat.door import DoorBody
 from service.schemas.examples import PIXEL, shown
-from service.schemas.request import Picture, Text
+from service.schemas.request_parts import Picture, Text
 
 EXAMPLE = {
     "prompt": "a (red:1.2) circle on a blue background",
@@ -61,8 +61,9 @@ class TextToImage(DoorBody):
     """Number of images of a batch."""
     n_iter: Many | None = 1
     """Number of batches. All images are of one job; number i has `seed + i`."""
-    enable_hr: StrictBool | None = False
-    """Hires fix: draw, enlarge, and draw again from that. Of `txt2img` alone."""
+    enable_hr: StrictBool | None = None
+    """Hires fix: draw, enlarge, and draw again from that. Of `txt2img` alone. `false` is one pass,
+    also of a model whose default is two; left out, or null, it is the model's default."""
     hr_scale: float | None = 2.0
     """Sides of the target of hires fix, relative to `width` and `height`."""
     hr_resize_x: int | None = 0

@@ -6,6 +6,9 @@ keys are wanted, by its address.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from models.spec.model_spec import ModelSpec
 from service.errors.problems import FieldError, Invalid
 from service.routes.compat.a1111.bodies import TextToImage
@@ -34,6 +37,12 @@ async def choose(call: Call, name: str) -> None:
     """Record a sender's choice. Raises: Problem: there is no such model."""
     spec = await _named(call, name, "sd_model_checkpoint")
     await call.front.queue.choose_model(call.sender, spec.name)
+
+
+def named(body: Mapping[str, Any]) -> Any:
+    """Return the model that a body names, before it is checked."""
+    options = body.get("override_settings")
+    return options.get("sd_model_checkpoint") if isinstance(options, dict) else None
 
 
 async def model_of(call: Call, asked: TextToImage) -> ModelSpec:

@@ -13,7 +13,7 @@ from service.responses.render import naming_the_job
 from service.routes.compat import documents
 from service.routes.compat.a1111 import masks, results
 from service.routes.compat.a1111.bodies import A1111Error, ImageToImage, TextToImage
-from service.routes.compat.a1111.choice import model_of
+from service.routes.compat.a1111.choice import model_of, named
 from service.routes.compat.a1111.router import ByKey, router
 from service.routes.compat.a1111.translation import names_of, translated
 from service.routes.compat.call import Call
@@ -44,7 +44,7 @@ async def sdapi_img2img(call: ByKey) -> Response:
 async def _made(call: Call, kind: type[TextToImage]) -> Response:
     with call.waiting():
         async with entry(call) as entering:
-            asked = await entering.json(kind)
+            asked = await entering.json(kind, named)
             spec = await model_of(call, asked)
             fields = translated(asked, spec)
             masked = await masks.prepared(call, asked, spec)

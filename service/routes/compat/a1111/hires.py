@@ -21,7 +21,7 @@ from service.routes.compat.a1111.bodies import ImageToImage, TextToImage
 STRENGTH = 0.75
 """Default of `denoising_strength` there."""
 LEAST_STRENGTH = 0.01
-"""Below that the second pass would have thousands of steps, of which it runs few."""
+"""Below that the second pass's schedule would have thousands of steps, of which it runs few."""
 BUILT_IN: Mapping[str, str] = {"Latent": LATENT, "Lanczos": LANCZOS, "None": LANCZOS}
 """Upscalers that are no network: "None" is resized as "Lanczos", there too."""
 FORMER: Mapping[str, str] = {
@@ -67,12 +67,10 @@ def _wrong(asked: TextToImage, spec: ModelSpec) -> Iterator[FieldError]:
         yield FieldError("enable_hr", said)
     if (asked.hr_upscaler or "Latent") not in upscalers_of(spec):
         yield FieldError("hr_upscaler", f"must be {' or '.join(upscalers_of(spec))}")
-    most = spec.limits.max_steps
-    if _wanted(asked, spec) > most:
-        name = "hr_second_pass_steps" if asked.hr_second_pass_steps else "steps"
-        yield FieldError(name, f"must be {most} at most")
     if not LEAST_STRENGTH <= _strength(asked) <= 1:
         yield FieldError("denoising_strength", f"must be {LEAST_STRENGTH} to 1 with enable_hr")
+    else:
+        yield from _too_many_steps(asked, spec)
     given = asked.__pydantic_extra__ or {}
     for name, allowed in SAME.items():
         if given.get(name) in allowed:
@@ -83,6 +81,16 @@ def _wrong(asked: TextToImage, spec: ModelSpec) -> Iterator[FieldError]:
             yield FieldError(name, "the second pass is as the first; leave it out")
     if given.get("hr_cfg") not in (None, asked.cfg_scale):
         yield FieldError("hr_cfg", "the second pass is guided as the first; leave it out")
+
+
+def _too_many_steps(asked: TextToImage, spec: ModelSpec) -> Iterator[FieldError]:
+    """Report steps of the second pass whose schedule, of which they are the last, is too long."""
+    strength, longest = _strength(asked), spec.limits.max_steps
+    most = denoising_steps(longest, strength, spec.strength_rounds)
+    if _wanted(asked, spec) > most:
+        name = "hr_second_pass_steps" if asked.hr_second_pass_steps else "steps"
+        beside = "" if strength == 1 else f" with a denoising_strength of {strength:g}"
+        yield FieldError(name, f"must be {most} at most{beside}")
 
 
 def _of_first(asked: TextToImage, name: str) -> Any:

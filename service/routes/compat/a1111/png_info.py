@@ -20,7 +20,7 @@ from service.routes.compat.call import Call
 from service.routes.compat.door import DoorBody
 from service.routes.compat.entry import entry
 from service.schemas.examples import PIXEL, shown
-from service.schemas.request import Picture
+from service.schemas.request_parts import Picture
 
 TEXT = "a cat\nSteps: 20, Sampler: Euler, Seed: 7"
 

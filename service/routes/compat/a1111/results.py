@@ -75,6 +75,7 @@ async def answer(
 def info_of(asked: TextToImage, spec: ModelSpec, job: Job) -> dict[str, Any]:
     """Return what AUTOMATIC1111 says of the images, as far as it is known here."""
     request, count = job.request, len(job.outputs)
+    spec = spec.model_copy(update={"fingerprint": job.fingerprint or spec.fingerprint})
     seeds = [output.seed for output in job.outputs]
     return {
         "prompt": request["prompt"],
@@ -96,7 +97,7 @@ def info_of(asked: TextToImage, spec: ModelSpec, job: Job) -> dict[str, Any]:
         "face_restoration_model": None,
         "sd_model_name": job.model,
         "sd_model_hash": spec.fingerprint[:10],
-        "denoising_strength": request.get("hires", request).get("strength"),
+        "denoising_strength": (request.get("hires") or request).get("strength"),
         "extra_generation_params": {},
         "index_of_first_image": 0,
         "infotexts": [_infotext(spec, job, seed) for seed in seeds],

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from models.spec.hires import FIELD as HIRES
 from models.spec.model_spec import ModelSpec
 from service.errors.problems import FieldError, Invalid
 from service.routes.compat.a1111 import neutral
@@ -73,7 +74,8 @@ def translated(asked: TextToImage, spec: ModelSpec) -> dict[str, Any]:
         **_syntax(spec),
         **(_from_image(asked) if isinstance(asked, ImageToImage) else {}),
     }
-    return {name: value for name, value in fields.items() if value is not None}
+    off = {HIRES} if asked.enable_hr is False else set()
+    return {name: value for name, value in fields.items() if value is not None or name in off}
 
 
 def _syntax(spec: ModelSpec) -> dict[str, Any]:

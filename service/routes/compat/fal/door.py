@@ -9,7 +9,7 @@ from starlette.convertors import StringConvertor, register_url_convertor
 
 from service.errors.problems import Conflict, Gone, Malformed
 from service.http.negotiation import JSON
-from service.jobs.model.job import Job, JobState
+from service.jobs.model.job import Job
 from service.responses.render import names_of as names_of_job
 from service.responses.render import naming_the_job, without_output
 from service.routes.compat import documents
@@ -25,7 +25,7 @@ from service.routes.compat.fal.bodies import (
     FalSubmitted,
     error_form,
 )
-from service.routes.compat.fal.translation import names_of, translated
+from service.routes.compat.fal.translation import model_of, names_of, translated
 from service.routes.compat.fal.views import result, status, submitted
 from service.routes.compat.outcome import ended
 
@@ -95,7 +95,7 @@ async def fal_result(app: App, request_id: Id, call: ByKey) -> FalResult:
     job = await call.front.job(request_id, call.tenant)
     if not job.state.ended:
         raise Malformed("the request is still in progress; ask for its status", code="in_progress")
-    if job.state is not JobState.SUCCEEDED:
+    if not job.state.is_done:
         raise _lasting(job)
     return await result(call, job)
 
@@ -120,7 +120,7 @@ async def fal_cancel(app: App, request_id: Id, call: ByKey) -> FalCanceled:
 
 async def _admitted(call: Call, app: str) -> Job:
     async with entry(call) as entering:
-        asked = await entering.json(FalRequest)
+        asked = await entering.json(FalRequest, lambda _: model_of(app))
         priority = call.request.headers.get("x-fal-queue-priority")
         return await entering.admit(translated(asked, app, priority), names_of(asked))
 

@@ -33,7 +33,7 @@ async def status(call: Call, app: str, job: Job, *, with_logs: bool) -> FalStatu
         return FalStatus(**about, status="IN_PROGRESS", logs=logs)
     metrics = {"inference_time": job.usage.device_seconds}
     done = FalStatus(**about, status="COMPLETED", logs=logs, metrics=metrics)
-    if job.state is not JobState.SUCCEEDED:
+    if not job.state.is_done:
         problem = without_output(job)
         done.error, done.error_type = problem.detail, code_of(problem)
     return done

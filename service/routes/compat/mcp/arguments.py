@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict
 
 from service.routes.compat.door import DoorBody
-from service.schemas.request import LoraRequest
+from service.schemas.request_parts import LoraRequest
 
 
 class Arguments(DoorBody):

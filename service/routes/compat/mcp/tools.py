@@ -13,7 +13,7 @@ from typing import Any
 from models.spec.model_spec import ModelSpec, Task
 from service.errors.problems import FieldError, Invalid
 from service.http.inflight_limits import Hold
-from service.jobs.model.job import Job, JobState
+from service.jobs.model.job import Job
 from service.responses.links import links_of
 from service.responses.render import without_output
 from service.responses.wait import events_of
@@ -136,6 +136,7 @@ async def make(call: Call, tool: Tool, given: Arguments, report: Progress, hold:
     """
     fields = fields_of(given)
     async with entry(call) as entering:
+        entering.names(fields.get("model"))
         fields["model"] = await _model(call, tool, fields)
         for name in PICTURES:
             if match := JOB.fullmatch(fields.get(name, "")):
@@ -146,7 +147,7 @@ async def make(call: Call, tool: Tool, given: Arguments, report: Progress, hold:
     except asyncio.CancelledError:
         leave(call, job)
         raise
-    if job.state is not JobState.SUCCEEDED:
+    if not job.state.is_done:
         raise without_output(job)
     are_images = job.outputs[0].content_type.startswith("image/")
     found = await files(call.front, job, hold) if are_images else []

@@ -14,6 +14,7 @@ from service.admission.parse import idempotency_key, parse_as
 from service.errors.problems import Conflict, FieldError, NotFound
 from service.http.body import read_json
 from service.http.negotiation import JSON
+from service.http.request_ids import request_id_of
 from service.jobs.model.batch import Batch, batch_fields, new_batch_id
 from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
@@ -54,6 +55,8 @@ async def create_batch(call: ByBearer) -> BatchView:
     batch = Batch(
         id=new_batch_id(call.tenant, key),
         tenant=call.tenant,
+        key_id=call.key_id,
+        request_id=request_id_of(call.request),
         endpoint=asked.endpoint,
         input_file_id=asked.input_file_id,
         completion_window=asked.completion_window,

@@ -20,7 +20,7 @@ from service.routes.compat.openai.further import joined
 from service.routes.compat.openai.qualities import preset_of
 from service.routes.compat.openai.sizes import sides_of
 from service.schemas.examples import shown
-from service.schemas.request import MAX_LISTED_IMAGES
+from service.schemas.request_parts import MAX_LISTED_IMAGES
 
 IMAGE_TASKS = frozenset(("text-to-image", "image-to-image", "inpainting"))
 MAX_PARTIAL_IMAGES = 3

@@ -20,7 +20,7 @@ from service.errors.handlers import log
 from service.errors.problems import Problem
 from service.http.inflight_limits import Hold, slices
 from service.http.negotiation import EVENTS
-from service.jobs.model.job import Job, JobState
+from service.jobs.model.job import Job
 from service.jobs.model.previews import is_due
 from service.jobs.queue import Event
 from service.jobs.storage.errors import StoreError
@@ -135,7 +135,7 @@ async def _finished(call: Call, job: Job, kind: Kind, hold: Hold) -> AsyncIterat
     """Yield an event of each image, or one of the error."""
     try:
         job = await call.front.job(job.id, job.tenant)
-        if job.state is not JobState.SUCCEEDED:
+        if not job.state.is_done:
             raise without_output(job)
         found = await files(call.front, job, hold)
     except Problem as problem:

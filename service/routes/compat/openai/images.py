@@ -141,6 +141,13 @@ def _check_count(wanted: Wanted, spec: ModelSpec) -> None:
         raise Invalid([FieldError("image", said)])
 
 
+def _check_mask(fields: Mapping[str, Any], spec: ModelSpec) -> None:
+    """Raises: Invalid: the model draws an image where a mask says so, and there is none."""
+    if spec.tasks == ("inpainting",) and "image" in fields and "mask_image" not in fields:
+        said = f"the model {spec.name!r} does inpainting: send an image that is transparent where"
+        raise Invalid([FieldError("mask", f"{said} the image is to be redrawn, as mask")])
+
+
 async def _made(call: Call, read: Any, kind: Kind) -> Response:
     """Answer with the images of a request. Raises: Problem."""
     with call.waiting() as waiting:
@@ -161,6 +168,7 @@ async def _admitted(entering: Entry, wanted: Wanted) -> Job:
     _check_count(wanted, spec)
     fields = translated(asked, spec)
     fields = joined(await _pictures(entering.call, wanted), fields, names_of(asked))
+    _check_mask(fields, spec)
     if wanted.files and not spec.scales_sizes and not {"width", "height"} & fields.keys():
         fields |= await _size_of_image(entering.call, spec, wanted.files["image"])
     with naming_sizes(spec, limits, asked.size):

@@ -22,6 +22,7 @@ _STATUSES: dict[JobState, Status] = {
     JobState.QUEUED: "queued",
     JobState.RUNNING: "in_progress",
     JobState.SUCCEEDED: "completed",
+    JobState.PAUSED: "completed",
 }
 
 
@@ -129,13 +130,13 @@ def shown(job: Job, retention_s: float) -> VideoView:
 
 
 def _percent(job: Job) -> int:
-    if job.state is JobState.SUCCEEDED:
+    if job.state.is_done:
         return 100
     return min(99, 100 * job.step // max(1, job.steps))
 
 
 def _error(job: Job) -> VideoErrorView | None:
-    if not job.state.ended or job.state is JobState.SUCCEEDED:
+    if not job.state.ended or job.state.is_done:
         return None
     problem = without_output(job)
     return VideoErrorView(code=code_of(problem), message=problem.detail)

@@ -12,7 +12,7 @@ from service.errors.problems import Conflict, FieldError, Invalid, NotFound
 from service.http.head import is_head
 from service.http.multipart import MEDIA_TYPE as FORM
 from service.http.negotiation import JSON
-from service.jobs.model.job import Job, JobState
+from service.jobs.model.job import Job
 from service.jobs.storage.object_store import beside_key
 from service.responses.preview import preview_answer
 from service.responses.render import names_of as headers_of
@@ -224,7 +224,7 @@ async def get_video_content(
     if not job.state.ended:
         said = "the video is not done yet; ask for it until its status is completed"
         raise Conflict(said, code="video_not_ready")
-    if job.state is not JobState.SUCCEEDED:
+    if not job.state.is_done:
         raise without_output(job)
     if variant != "video":
         key = _key_beside(job, variant)

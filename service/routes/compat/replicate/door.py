@@ -16,7 +16,7 @@ from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.door import Door
 from service.routes.compat.entry import entry
 from service.routes.compat.replicate.bodies import Prediction, PredictionPage, PredictionRequest
-from service.routes.compat.replicate.translation import names_of, translated
+from service.routes.compat.replicate.translation import named, names_of, translated
 from service.routes.compat.replicate.views import prediction
 from service.routes.documented_responses import Documents, problems
 
@@ -99,7 +99,7 @@ async def _created(call: Call, model: str | None) -> Response:
     wait_s = preferred_wait_s(call.request.headers.getlist("prefer"))
     with call.front.waits.holding(call.client, int(wait_s is not None)):
         async with entry(call) as entering:
-            asked = await entering.json(PredictionRequest)
+            asked = await entering.json(PredictionRequest, lambda body: named(body, model))
             job = await entering.admit(translated(asked, model), names_of(asked))
         with render.naming_the_job(job):
             most = min(wait_s or 0.0, call.front.settings.limits.max_wait_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from service.errors.problems import FieldError, Invalid
@@ -37,6 +38,12 @@ def translated(asked: PredictionRequest, model: str | None) -> dict[str, Any]:
     if twice := sorted(chosen.keys() & given.keys()):
         raise Invalid([FieldError(f"input.{name}", "is there by two names") for name in twice])
     return {**given, **chosen, "model": names.pop()}
+
+
+def named(body: Mapping[str, Any], model: str | None) -> str | None:
+    """Return the model that a body or its address names, before it is checked."""
+    name = model or body.get("version") or body.get("model")
+    return _bare(name) if isinstance(name, str) else None
 
 
 def _bare(name: str | None) -> str | None:

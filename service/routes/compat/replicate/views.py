@@ -15,6 +15,7 @@ STATUSES: dict[JobState, Status] = {
     JobState.QUEUED: "starting",
     JobState.RUNNING: "processing",
     JobState.SUCCEEDED: "succeeded",
+    JobState.PAUSED: "succeeded",
     JobState.FAILED: "failed",
     JobState.CANCELED: "canceled",
     JobState.EXPIRED: "failed",

@@ -47,7 +47,7 @@ def test_layers_have_the_names_and_layout_of_torch(
     trained: tuple[lora.Changes, lora.Changes],
 ) -> None:
     stored = lora.tensors(trained[0], RENAMES)
-    up = trained[0]["transformer.single_blocks.up.kernel"]
+    up = trained[0]["transformer.single_blocks.middle.up.kernel"]
     name = "transformer.single_transformer_blocks.0.proj_mlp"
     assert np.array_equal(stored[f"{name}.lora_B.weight"], np.float16(up["up"][0].T))
     assert stored[f"{name}.lora_A.weight"].shape == (RANK, TINY_FLUX.flux.width)

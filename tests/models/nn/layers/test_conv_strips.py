@@ -24,7 +24,7 @@ from models.parallel.axis_rules import Layout, abstract_mesh
 from models.parallel.mesh_axes import MESH_AXES
 from models.parallel.trace_options import TraceOptions
 from models.sdxl.config import UNetConfig
-from models.sdxl.network import UNet
+from models.sdxl.network import Told, UNet
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
 from tests import coarse
@@ -113,7 +113,7 @@ def test_a_network_over_strips_predicts_what_it_does_over_the_picture() -> None:
         def in_them(state: nnx.State, x: jax.Array, time: jax.Array, text: jax.Array) -> jax.Array:
             with TraceOptions(strips=count).active():
                 levels = nnx.merge(graph, state).through_levels
-                return join_strips(levels(split_strips(x), time, text))
+                return join_strips(levels(split_strips(x), Told(time, text)))
 
         return np.asarray(
             jax.jit(in_them).lower(state, *inputs).compile(coarse.OPTIONS)(state, *inputs)

@@ -66,6 +66,35 @@ async def test_a_second_claim_is_no_wait(queue: Queue) -> None:
     assert counted(queue) == {("wait", MODEL, "default"): 1}
 
 
+async def test_jobs_are_in_time_by_their_deadline_or_by_the_models_objective(
+    queue: Queue,
+) -> None:
+    """With a deadline when they end, without one by their first claim; who is canceled is not."""
+    now = time.time()
+    queue.tally.objectives[MODEL] = 60
+    await queue.put(a_job())
+    for _ in range(2):
+        (claim,) = await queue.claim("pool", MODEL, 1)
+        await queue.release(claim)
+    assert in_time(queue) == {"met": 1}
+    for waited_s in (59, 61, 70):
+        queue.tally.claimed(a_job(created_at=now - waited_s, started_at=now))
+    assert in_time(queue) == {"met": 2, "missed": 2}
+    late = a_job(created_at=now - 90, started_at=now, deadline_at=now + 900)
+    queue.tally.claimed(late)
+    assert in_time(queue) == {"met": 2, "missed": 2}, "its end will tell"
+    queue.tally.ended(End.of(late, JobState.SUCCEEDED, now + 899))
+    queue.tally.ended(End.of(late, JobState.EXPIRED, now + 901))
+    queue.tally.ended(End.of(late, JobState.CANCELED, now + 901))
+    assert in_time(queue) == {"met": 3, "missed": 3}
+
+
+def in_time(queue: Queue) -> dict[str, float]:
+    """Jobs by whether they were in time."""
+    (family,) = queue.tally.in_time.collect()
+    return {one.labels["outcome"]: one.value for one in family.samples if one.value}
+
+
 async def test_what_scripts_end_by_the_way_is_counted_by_one_reaper(
     queue: Queue, connect: Connect
 ) -> None:

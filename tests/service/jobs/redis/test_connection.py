@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from service.jobs.queue import Queue
 from service.jobs.redis.connection import RedisUnreachable, check_server, connect, lacks, shown
 from service.settings.queue import QueueSettings
-from service.settings.redis import RedisSettings
+from service.settings.redis import RedisSettings, sentinel_address
 from service.settings.section import ConfigError
 from service.settings.settings import load_settings
 
@@ -102,6 +102,7 @@ async def test_no_address() -> None:
         ("rediss://:secret@host", "rediss://***@host"),
         ("unix:///a/b.sock?db=1", "unix:///a/b.sock?db=1"),
         ("redis://host?db=1&password=secret", "redis://host?***"),
+        ("redis+sentinel://:secret@a:1,b:2/name", "redis+sentinel://***@a:1,b:2/name"),
         ("redis://user:a/b?c#d@e@host:6379", "redis://***@host:6379"),
     ],
 )
@@ -128,6 +129,15 @@ async def test_a_wrong_password_is_told_at_a_socket_in_a_folder(
         await connect(RedisSettings(url=redis_url, username="nobody", **fields))
 
 
+def test_addresses_of_sentinels() -> None:
+    url = "rediss+sentinel://user:p%40ss@[2001:db8::1]:26380,other/the%20name?db=2"
+    address = sentinel_address(url)
+    assert address is not None
+    assert address.sentinels == [("2001:db8::1", 26380), ("other", 26379)]
+    assert address[1:] == ("the name", 2, "user", "p@ss", True)
+    assert sentinel_address("redis://host/1") is None
+
+
 @pytest.mark.parametrize(
     ("fields", "lacking"),
     [
@@ -138,6 +148,8 @@ async def test_a_wrong_password_is_told_at_a_socket_in_a_folder(
         ({"url": "redis://192.0.2.1", "password": "p"}, "TLS (rediss://)"),
         ({"url": "rediss://192.0.2.1"}, "a password (redis.password)"),
         ({"url": "rediss://:p@192.0.2.1"}, ""),
+        ({"url": "redis+sentinel://192.0.2.1,192.0.2.2/n", "password": "p"}, "TLS (rediss://)"),
+        ({"url": "rediss+sentinel://:p@192.0.2.1/n"}, ""),
         ({"url": "rediss://192.0.2.1", "cert_file": __file__, "key_file": __file__}, ""),
     ],
 )

@@ -42,6 +42,12 @@ def test_one_slot_takes_one_after_the_other() -> None:
     assert [started(servers, ahead) for ahead in range(3)] == [1.5, 3.5, 5.5]
 
 
+def test_a_model_that_is_away_starts_when_it_has_come() -> None:
+    away = Pool("away", slots=1, away_s=7.0)
+    assert started(SlotSimulation([away], [], is_crowded=True), 1) == 9.0
+    assert started(SlotSimulation([away, ONE], [], is_crowded=False), 0) == 0.0
+
+
 def test_a_slow_pool_takes_longer() -> None:
     servers = SlotSimulation([Pool("slow", 1, slowness=3.0)], [Running("slow", SHORT, 0.5)], False)
     assert [started(servers, ahead) for ahead in range(2)] == [3.0, 9.0]

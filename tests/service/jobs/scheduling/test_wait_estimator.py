@@ -8,11 +8,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from service.jobs.model.job import Detail, Job, JobState, SecondPass, Usage, new_job_id
+from service.jobs.model.job import (
+    DEFAULT_TENANT,
+    Detail,
+    Job,
+    JobState,
+    SecondPass,
+    Usage,
+    new_job_id,
+)
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import CostKey, CostRow, CostTable, PoolFacts
 from service.jobs.scheduling.fair_share import Tenant
-from service.jobs.scheduling.queue_snapshot import QueueSnapshot
+from service.jobs.scheduling.queue_snapshot import QueueSnapshot, Urgent
 from service.jobs.scheduling.slot_simulation import Load, Running
 from service.jobs.scheduling.wait_estimator import Place, Rules, WaitEstimator
 from service.settings.queue import QueueSettings
@@ -156,6 +164,69 @@ async def test_accepted_since_the_look(queue: Queue) -> None:
         told.append(outlook.newcomer(job).position)
         outlook.accepted(job)
     assert told == [0, 1, 2]
+
+
+async def test_all_accepted_since_the_look_are_ahead(queue: Queue) -> None:
+    """Jobs of a tenant that has others count, too, and once somebody has asked for a place."""
+    fleet = Fleet(queue, [SimulatedPool("a", 1)])
+    await fleet.announce(COSTS)
+    table = await queue.costs(MODEL)
+    await put(queue, table, "a", PICTURE)
+    outlook, told = await look(queue), []
+    for number in range(3):
+        plain = await put(queue, table, f"other {number}", PICTURE)
+        outlook.newcomer(plain)
+        job = await put(queue, table, "a", PICTURE, deadline_at=time.time() + 1000 + number)
+        outlook.accepted(job)
+        told.append(outlook.newcomer(job.model_copy(update={"deadline_at": None})).position)
+    assert told == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("tag", "mark"), [(0.0, "is_credited"), (100.0, "is_guaranteed")], ids=["at its share", "ahead"]
+)
+async def test_deadlines_are_kept_until_the_credit_is_used_up(tag: float, mark: str) -> None:
+    """Ten device-seconds for each of two pools: twenty of what waits by deadlines, own cost
+    included, whatever its order; on credit where the tenant has some, or by its turn."""
+    facts = {name: PoolFacts("x", 1) for name in "ab"}
+    row = CostRow(step_s=0.4, encode_s=0, decode_s=0)
+    table = CostTable({CostKey(PICTURE, "x", 1): row}, facts)
+    look = QueueSnapshot(now=1000.0, idle={DEFAULT_TENANT: tag})
+    outlook = WaitEstimator(look, table, Rules(30.0, 10.0))
+    kept = []
+    for number in range(4):
+        job = Job(
+            id=f"job-{number}", model=MODEL, bucket=PICTURE, steps=STEPS, cost=8.0, run_s=8.0,
+            deadline_at=1500.0 - number,
+        )  # fmt: skip
+        place = outlook.newcomer(job)
+        kept.append([name for name in ("is_credited", "is_guaranteed") if getattr(place, name)])
+        outlook.accepted(place.given_to(job))
+    assert kept == [[mark], [mark], [], []]
+    patient = outlook.newcomer(Job(id="patient", model=MODEL, bucket=PICTURE, cost=8.0))
+    assert not (patient.is_credited or patient.is_guaranteed)
+
+
+async def test_no_deadline_is_met_at_the_expense_of_one_that_waits() -> None:
+    """One pool is free in five seconds; a job of ten has to begin in eight. One of two seconds fits
+    before it, one of six has its place behind it, unless the other has time to spare."""
+    row = CostRow(step_s=0.1, encode_s=0, decode_s=0)
+    table = CostTable({CostKey(PICTURE, "x", 1): row}, {"a": PoolFacts("x", 1)})
+    running = [Running("a", Load(10.0, 10.0), 0.5)]
+
+    def ends_s(seconds: float, begins_in_s: float) -> float:
+        other = Urgent(1000.0 + begins_in_s, "other", 10.0, "other")
+        tenants = {"other": Tenant("other", 0.0, 0.0, 10.0, 1.0, 1)}
+        look = QueueSnapshot(now=1000.0, tenants=tenants, urgent=[other], running=running)
+        job = Job(
+            id="job", model=MODEL, bucket=PICTURE, steps=round(10 * seconds), cost=seconds,
+            run_s=seconds, deadline_at=1000.0 + 7.0 + seconds,
+        )  # fmt: skip
+        return WaitEstimator(look, table, RULES).newcomer(job).ends_s or 0.0
+
+    assert ends_s(2.0, begins_in_s=8.0) == pytest.approx(5.0 + 2.0)
+    assert ends_s(6.0, begins_in_s=8.0) == pytest.approx(5.0 + 10.0 + 6.0)
+    assert ends_s(6.0, begins_in_s=20.0) == pytest.approx(5.0 + 6.0)
 
 
 async def test_a_deadline_waits_for_a_pool_that_is_fast_enough(queue: Queue) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Callable
 from pathlib import Path
 
@@ -189,3 +190,20 @@ async def test_an_object_store_s_client_does_not_try_for_minutes(
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
     with pytest.raises(StoreError, match="after 2 retries"):
         await Store("s3://bucket/path").put(KEY, b"data", "image/png")
+
+
+ENDING = """
+import asyncio, sys
+from service.jobs.storage.object_store import Store
+print(asyncio.run(Store(sys.argv[1]).below("a")))
+"""
+
+
+async def test_a_command_that_ends_after_a_list_ends_well(tmp_path: Path) -> None:
+    """Some of them were aborted, by a thread of the store's that came back to nobody."""
+    await Store(str(tmp_path)).put("a/b", b"x", "text/plain")
+    command = (sys.executable, "-c", ENDING, str(tmp_path))
+    commands = [await asyncio.create_subprocess_exec(*command, stdout=PIPE) for _ in range(12)]
+    said = await asyncio.gather(*(one.communicate() for one in commands))
+    assert {out for out, _ in said} == {b"['a/b']\n"}
+    assert {one.returncode for one in commands} == {0}

@@ -18,6 +18,7 @@ from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.routes.compat.a1111.bodies import TextToImage
 from service.routes.compat.a1111.hires import with_passes
+from service.settings.limits import LimitSettings
 from tests.service.routes.compat.a1111.conftest import SDXL
 from tests.service.standin import StandIn, picture
 from workers.loading.upscalers import with_upscalers
@@ -26,6 +27,7 @@ REFINED = with_upscalers(
     SDXL.model_copy(update={"fields": SDXL.fields | {"refiner"}, "strength_rounds": "down"}),
     {"R-ESRGAN 4x+": Upscaler(scale=4, tile=64)},
 )
+IMAGE = base64.b64encode(picture(size=(64, 64))).decode()
 SMALL = {"prompt": "a", "width": 64, "height": 48, "steps": 8}
 
 
@@ -88,17 +90,47 @@ async def test_sizes_and_upscalers(
 def test_the_second_pass_runs_as_many_steps_as_are_asked_for(
     spec: ModelSpec, strength: float
 ) -> None:
+    roomy = spec.model_copy(update={"limits": spec.limits.model_copy(update={"max_steps": 1000})})
     for steps in (1, 7, 20):
         sent = {"enable_hr": True, "hr_second_pass_steps": steps, "denoising_strength": strength}
-        hires = with_passes(TextToImage(**sent), spec)["hires"]
+        hires = with_passes(TextToImage(**sent), roomy)["hires"]
         found = hires["num_inference_steps"]
         assert denoising_steps(found, strength, spec.strength_rounds) == steps
+
+
+async def test_limits_count_the_steps_that_run(
+    wire: httpx.AsyncClient, queue: Queue, store: Store
+) -> None:
+    """Thirty of a schedule of 300, as A1111 draws them, are thirty."""
+    roomy = SDXL.limits.model_copy(update={"max_steps": 1000})
+    async with StandIn(queue, store, SDXL.model_copy(update={"limits": roomy})) as pool:
+        sent = {"enable_hr": True, "hr_second_pass_steps": 30, "denoising_strength": 0.1}
+        hires = (await seen(wire, pool, **sent))["hires"]
+        assert hires["num_inference_steps"] > LimitSettings().max_steps
+        assert pool.seen[-1].steps == 8 + 30
+        many = {**SMALL, **sent, "hr_second_pass_steps": 201, "denoising_strength": 0.5}
+        told = await wire.post("/sdapi/v1/txt2img", json=many)
+        assert told.json()["errors"].startswith("hr_second_pass_steps: must leave 200 to run")
 
 
 async def test_it_is_off_whatever_else_is_sent(wire: httpx.AsyncClient, pool: StandIn) -> None:
     sent = {"enable_hr": False, "hr_upscaler": "Latent (nearest)", "hr_prompt": "b"}
     request = await seen(wire, pool, denoising_strength=0, **sent)
     assert not request.keys() & {"hires", "strength", "refiner"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "passes"), [({}, 2), ({"enable_hr": None}, 2), ({"enable_hr": False}, 1)]
+)
+async def test_false_switches_a_models_default_off(
+    wire: httpx.AsyncClient, queue: Queue, store: Store, sent: dict[str, Any], passes: int
+) -> None:
+    spec = REFINED.model_copy(update={"defaults": {**REFINED.defaults, "hires": {"scale": 1.5}}})
+    async with StandIn(queue, store, spec) as pool:
+        for path, body in (("txt2img", {}), ("img2img", {"init_images": [IMAGE]})):
+            answer = await wire.post(f"/sdapi/v1/{path}", json={**SMALL, **body, **sent})
+            assert answer.status_code == 200, answer.text
+            assert len([*pool.seen[-1].passes()]) == passes
 
 
 async def test_the_refiner_is_the_models(wire: httpx.AsyncClient, pool: StandIn) -> None:
@@ -124,7 +156,9 @@ async def test_upscalers_are_listed(wire: httpx.AsyncClient, pool: StandIn) -> N
         ({"hr_resize_x": 100}, "hr_resize_x", "multiple of 16"),
         ({"hr_resize_x": 128, "hr_resize_y": 128}, "hr_resize_y", "other proportions"),
         ({"denoising_strength": 0}, "denoising_strength", "0.01 to 1"),
-        ({"hr_second_pass_steps": 50}, "hr_second_pass_steps", "50 at most"),
+        ({"hr_second_pass_steps": 38}, "hr_second_pass_steps", "must be 37 at most with a deno"),
+        ({"steps": 38}, "steps", "must be 37 at most with a denoising_strength of 0.75"),
+        ({"steps": 51, "denoising_strength": 1}, "steps", "must be 50 at most"),
         ({"hr_second_pass_steps": 10**12}, "hr_second_pass_steps", "at most"),
         ({"steps": 10**12}, "steps", "at most"),
         ({"firstphase_width": 32}, "firstphase_width", "as width"),
@@ -145,7 +179,6 @@ async def test_what_cannot_be_is_refused_by_its_name_there(
 
 
 async def test_img2img_has_none(wire: httpx.AsyncClient, pool: StandIn) -> None:
-    image = base64.b64encode(picture(size=(64, 64))).decode()
-    body = {**SMALL, "init_images": [image], "enable_hr": True}
+    body = {**SMALL, "init_images": [IMAGE], "enable_hr": True}
     told = await wire.post("/sdapi/v1/img2img", json=body)
     assert told.json()["errors"] == "enable_hr: is of txt2img; send the larger width and height"

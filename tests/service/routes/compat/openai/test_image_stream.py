@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 import pytest
-from openai import APIError, AsyncOpenAI
+from openai import APIError, AsyncOpenAI, AsyncStream
 
 from service.jobs.model.job import JobError, JobState
 from service.jobs.queue import Queue
@@ -14,17 +15,30 @@ from tests.service.eventually import eventually
 from tests.service.standin import StandIn, picture
 
 
+async def read(stream: AsyncStream[Any], pool: StandIn, partial: int) -> list[Any]:
+    """Return the events of a job that ends once so many have come: previews are gone then."""
+    events: list[Any] = []
+    if not partial:
+        pool.may_finish.set()
+    async for event in stream:
+        events.append(event)
+        if len(events) == partial:
+            pool.may_finish.set()
+    return events
+
+
 @pytest.mark.parametrize("wanted", [0, 1, 3])
 async def test_partial_images_come_before_the_finished_one(
     client: AsyncOpenAI, pool: StandIn, wanted: int
 ) -> None:
+    pool.may_finish.clear()
     stream = await client.images.generate(
         prompt="a cat",
         stream=True,
         partial_images=wanted,
         extra_body={"num_inference_steps": 8},
     )
-    events = [event async for event in stream]
+    events = await read(stream, pool, wanted)
     assert [event.type for event in events] == [
         *["image_generation.partial_image"] * wanted,
         "image_generation.completed",
@@ -39,10 +53,11 @@ async def test_partial_images_come_before_the_finished_one(
 
 
 async def test_an_edit_has_events_of_its_own(client: AsyncOpenAI, pool: StandIn) -> None:
+    pool.may_finish.clear()
     stream = await client.images.edit(
         image=("a.png", picture(), "image/png"), prompt="a cat", stream=True, partial_images=1
     )
-    kinds = [event.type async for event in stream]
+    kinds = [event.type for event in await read(stream, pool, 1)]
     assert kinds == ["image_edit.partial_image", "image_edit.completed"]
 
 

@@ -16,6 +16,7 @@ from service.jobs.model.job import JobError, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from tests.service.eventually import eventually
+from tests.service.routes.compat.openai.conftest import INPAINTING
 from tests.service.standin import MODEL, SIZE_PX, SPEC, StandIn, picture
 
 
@@ -229,6 +230,16 @@ async def test_a_mask_without_transparency_is_refused(client: AsyncOpenAI, pool:
     with pytest.raises(BadRequestError) as error:
         await client.images.edit(image=file, mask=broken, prompt="a cat")
     assert error.value.param == "mask"
+
+
+async def test_a_model_of_masks_alone_asks_for_one_as_openais_are(
+    client: AsyncOpenAI, queue: Queue, store: Store
+) -> None:
+    async with StandIn(queue, store, INPAINTING.model_copy(update={"tasks": ("inpainting",)})):
+        with pytest.raises(BadRequestError) as error:
+            await client.images.edit(image=("a.png", picture(), "image/png"), prompt="a cat")
+    assert error.value.param == "mask"
+    assert "transparent" in error.value.message and "mask_image" not in error.value.message
 
 
 async def test_a_model_that_is_none_is_not_found(client: AsyncOpenAI, pool: StandIn) -> None:

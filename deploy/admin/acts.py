@@ -1,0 +1,90 @@
+"""Acts of commands at Redis; each that changes something leaves an entry for the audit log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from deploy.exit_codes import NotThere, say
+from deploy.local.embedded_redis import reached
+from service.jobs.redis import connection
+from service.operators.audit import ActRecorder
+from service.operators.commands import CommandActs, operator_of_process
+from service.schemas.audit import AuditRecord
+from service.settings.redis import RedisSettings
+from service.settings.settings import Settings
+
+T = TypeVar("T")
+
+
+def at_redis(settings: Settings, act: Callable[[Redis], Awaitable[T]]) -> T:
+    """Run an act at the Redis of the settings. Raises: ConfigError: it is not there."""
+    with ExitStack() as stack:
+        redis = settings.redis
+        if redis.url is None:
+            url = stack.enter_context(reached(settings.state_dir))
+            redis = redis.model_copy(update={"url": url})
+        return asyncio.run(_act(redis, act))
+
+
+async def _act(settings: RedisSettings, act: Callable[[Redis], Awaitable[T]]) -> T:
+    redis = await connection.connect(settings)
+    try:
+        return await act(redis)
+    finally:
+        await redis.aclose()
+
+
+@dataclass(frozen=True)
+class Act:
+    """Act of a command, as the audit log has it."""
+
+    name: str
+    target: str
+    reason: str = ""
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+class _CommandRecorder(ActRecorder):
+    """Writer of a command's acts. One that cannot be written down is told, and done."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._acts = CommandActs(redis)
+
+    async def _write(self, record: AuditRecord) -> None:
+        try:
+            await self._acts.add(record)
+        except (RedisError, OSError) as error:
+            said = f"the audit log lacks this act ({error}); keep the line"
+            say(f"atelier: {said}: {record.model_dump_json()}")
+
+    def _said(self, error: BaseException) -> str:
+        is_told = isinstance(error, ValueError | NotThere)
+        return str(error) if is_told else super()._said(error)
+
+
+@asynccontextmanager
+async def recorded(redis: Redis, act: Act) -> AsyncIterator[AuditRecord]:
+    """Run an act inside, whose begin and end the audit log has; `details` may still be added."""
+    operator = operator_of_process()
+    recording = _CommandRecorder(redis).recording(
+        operator, act.name, act.target, act.reason, act.details
+    )
+    async with recording as record:
+        yield record
+
+
+def change_at_redis(settings: Settings, act: Act, change: Callable[[Redis], Awaitable[T]]) -> T:
+    """Run an act as `at_redis`, `recorded`. Raises: ConfigError, and what it raises itself."""
+
+    async def run(redis: Redis) -> T:
+        async with recorded(redis, act):
+            return await change(redis)
+
+    return at_redis(settings, run)

@@ -1,0 +1,152 @@
+"""`atelier calibrate`: plans of step caches for one model, with what each costs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploy.cli.options import (
+    DTYPES,
+    Commands,
+    add_settings,
+    count,
+    devices,
+    given,
+    settings_of,
+    text_of,
+)
+from deploy.cli.requirements import check_pools
+from deploy.exit_codes import UsageError
+
+if TYPE_CHECKING:
+    from models.spec.quality_presets import Quality
+
+
+def add(commands: Commands) -> None:
+    """Add `atelier calibrate`."""
+    calibrate = commands.add_parser(
+        "calibrate", help="find faster presets for a model, and measure how near they stay to exact"
+    )
+    add_settings(calibrate)
+    calibrate.add_argument(
+        "--model",
+        required=True,
+        metavar="NAME-or-SOURCE",
+        help="a model of the settings, a folder in diffusers' layout, or a hub id",
+    )
+    calibrate.add_argument(
+        "--pool", metavar="NAME", help="pool whose layout to draw by (default: the first)"
+    )
+    calibrate.add_argument(
+        "--devices",
+        type=devices,
+        metavar="FIRST-LAST",
+        help="devices of this machine to use (default: all)",
+    )
+    calibrate.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default="bfloat16",
+        help="data type of a model that is in no settings (default: bfloat16)",
+    )
+    calibrate.add_argument(
+        "--prompts", metavar="FILE", help="prompts to draw, one a line; -: standard input"
+    )
+    for name, said in (
+        ("images", "number of images of the set (default: one for each prompt)"),
+        ("steps", "number of denoising steps (default: the model's)"),
+        ("width", "width in pixels (default: the model's)"),
+        ("height", "height in pixels (default: the model's)"),
+        ("num-frames", "number of frames of a video (default: the model's)"),
+    ):
+        calibrate.add_argument(f"--{name}", type=count, metavar="N", help=said)
+    calibrate.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="file to write the presets into (default: atelier.json beside the checkpoint); "
+        "wanted for one in an object store and for a single file",
+    )
+    calibrate.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw, choose, print a table, and write the presets where pools find them."""
+    check_pools()
+    prompts = _prompts(args)
+    settings = settings_of(args)
+    from models.checkpoint.presets_file import write_qualities
+    from models.interface.pipeline import RequestError
+    from service.tracing.log_format import log_to_stderr
+    from workers.calibration.calibrate import Calibration, NothingToPlan
+    from workers.calibration.drawing import requests
+    from workers.calibration.opened import CalibrationTarget, opened
+
+    log_to_stderr(settings.log_level, settings.log_format, settings.tracing.gcp_project)
+    asked = CalibrationTarget(args.model, args.pool, args.devices, args.dtype)
+    try:
+        with opened(settings, asked, args.out) as (drawer, file):
+            given_fields = _fields(args)
+            wanted = requests(drawer.pipeline, prompts, given_fields)
+            found = Calibration(drawer, wanted, _about(given_fields, prompts)).run()
+    except (RequestError, NothingToPlan) as error:
+        raise UsageError(str(error)) from None
+    write_qualities(file, found.presets)
+    print(_table(found.presets))
+    print(f"\n{found.candidates} candidates were tried; written to {file}")
+    return 0
+
+
+def _prompts(args: argparse.Namespace) -> list[str]:
+    """Raises: UsageError: the file cannot be read, or has no prompt."""
+    from workers.calibration.prompts import PROMPTS
+
+    lines = list(PROMPTS) if args.prompts is None else text_of(args.prompts).splitlines()
+    found = [line.strip() for line in lines if line.strip()]
+    if not found:
+        raise UsageError(f"{args.prompts}: there is no prompt in it")
+    number = args.images or len(found)
+    return [found[index % len(found)] for index in range(number)]
+
+
+def _fields(args: argparse.Namespace) -> dict[str, Any]:
+    return given(
+        num_inference_steps=args.steps,
+        width=args.width,
+        height=args.height,
+        num_frames=args.num_frames,
+    )
+
+
+def _about(fields: Mapping[str, Any], prompts: list[str]) -> str:
+    """Return how the figures came about, with the digest of the set and the versions."""
+    import hashlib
+
+    from deploy.bench.machine import machine, versions
+
+    digest = hashlib.sha256("\n".join(prompts).encode()).hexdigest()[:8]
+    own = "".join(f", {name} {value}" for name, value in fields.items())
+    used = ", ".join(f"{name} {one}" for name, one in versions().items() if name == "jax")
+    return (
+        f"{len(prompts)} images of the calibration set {digest}{own}; {used}, "
+        f"{machine()['processor']}"
+    )
+
+
+def _table(presets: Mapping[str, Quality]) -> str:
+    head = ("preset", "PSNR, median", "worst", "operations", "time of the steps")
+    rows = [
+        (
+            name,
+            f"{one.psnr_db:.1f} dB",
+            f"{one.measured.worst_db:.1f} dB",
+            f"{one.measured.operations:.2f}",
+            f"{one.measured.time:.2f}",
+        )
+        for name, one in presets.items()
+        if one.measured is not None and one.psnr_db is not None
+    ]
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,112 @@
+"""`atelier compile`: the executables of a pool, built without its chips and put into a store."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from deploy.cli.options import Commands, add_settings, devices, settings_of
+from deploy.cli.requirements import check_pools
+from deploy.exit_codes import EXIT_FAILED, UsageError, say
+
+if TYPE_CHECKING:
+    from service.settings.settings import Settings
+    from workers.building.stored import Built
+
+
+def add(commands: Commands) -> None:
+    """Add `atelier compile`."""
+    parser = commands.add_parser(
+        "compile", help="build a pool's executables on a machine without its chips"
+    )
+    add_settings(parser)
+    parser.add_argument("--model", required=True, metavar="NAME", help="a model of the settings")
+    parser.add_argument(
+        "--pool", metavar="NAME", help="a pool that serves it (default: the only one)"
+    )
+    parser.add_argument(
+        "--topology",
+        required=True,
+        help="devices of one worker: chips, such as v6e:2x4, or virtual devices, such as cpu:8",
+    )
+    parser.add_argument(
+        "--devices",
+        type=devices,
+        metavar="FIRST-LAST",
+        help="the virtual devices that the worker uses (default: all)",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="URL",
+        help="store: folder, s3://… or gs://… (default: `executables` of the settings)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build what is not in the store yet; 0 where workers will find all of it there."""
+    check_pools()
+    from deploy.local.supervisor import plan
+    from service.jobs.storage.errors import StoreError
+    from service.jobs.storage.private_folders import be_private
+    from service.settings.section import ConfigError
+    from service.tracing.log_format import log_to_stderr
+    from workers.building.build import build
+    from workers.building.target import Target
+    from workers.slice.topology import PlanError
+
+    be_private()
+    settings = plan(settings_of(args))
+    log_to_stderr(settings.log_level, settings.log_format)
+    url = args.out or settings.executables
+    if url is None:
+        raise UsageError("say where executables go: --out URL, or `executables` in the settings")
+    pool, started = pool_of(settings, args.model, args.pool), time.monotonic()
+    try:
+        target = Target.parse(args.topology, args.devices)
+        programs = build(settings, pool, target, url, tell)
+    except PlanError as error:
+        raise UsageError(str(error)) from None
+    except StoreError as error:
+        raise ConfigError(str(error)) from None
+    return summed(programs, url, time.monotonic() - started)
+
+
+def pool_of(settings: Settings, model: str, named: str | None) -> str:
+    """Return the pool whose executables are built.
+
+    Raises: UsageError: there is no such model or pool, or there are several.
+    """
+    if model not in settings.models:
+        known = ", ".join(sorted(settings.models))
+        raise UsageError(f"--model {model}: the settings have no such model; they have {known}")
+    pools = [name for name, pool in settings.pools.items() if model in pool.models]
+    if named is not None and named not in pools:
+        said = ", ".join(pools) or "none"
+        raise UsageError(f"--pool {named}: no such pool serves {model}; of those that do: {said}")
+    if not pools:
+        raise UsageError(f"--model {model}: no pool serves it by itself; name its base")
+    if named is None and len(pools) > 1:
+        raise UsageError(f"several pools serve {model}; choose by --pool: {', '.join(pools)}")
+    return named or pools[0]
+
+
+def tell(one: Built) -> None:
+    """Print one program."""
+    size = f", {one.bytes / 2**20:.1f} MiB" if one.bytes else ""
+    took = f" ({one.seconds:.1f} s{size})" if one.outcome == "built" else ""
+    say(f"{one.name}: {one.outcome}{took}")
+
+
+def summed(programs: Sequence[Built], url: str, took_s: float) -> int:
+    """Print the sums; return the exit code."""
+    built = [one for one in programs if one.outcome == "built"]
+    failed = [one for one in programs if not one.is_in_store]
+    print(
+        f"{len(built)} executables built, {len(programs) - len(built) - len(failed)} were there, "
+        f"{len(failed)} failed; {sum(one.bytes for one in built) / 2**20:.1f} MiB written to {url} "
+        f"in {took_s:.0f} s"
+    )
+    return EXIT_FAILED if failed else 0

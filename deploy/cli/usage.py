@@ -1,0 +1,97 @@
+"""`atelier usage`: what tenants have used, from the ledger's files in the store."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import MAXYEAR, UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deploy.cli.options import Commands, add_settings, settings_of
+from deploy.cli.output_files import check_writable
+from deploy.exit_codes import UsageError
+
+if TYPE_CHECKING:
+    from deploy.admin.usage import Period
+
+NAMES = (
+    "tenant", "class", "key", "model", "checkpoint", "outcome", "chip", "region", "month", "day",
+    "job",
+)  # fmt: skip
+FORMATS = ("table", "json", "csv", "parquet")
+
+
+def add(commands: Commands) -> None:
+    """Add `atelier usage`."""
+    parser = commands.add_parser("usage", help="sum up what jobs delivered and used")
+    parser.add_argument(
+        "--by",
+        nargs="+",
+        choices=NAMES,
+        default=["tenant"],
+        metavar="NAME",
+        help=f"one sum for each of {', '.join(NAMES)}; several: for each combination "
+        "(default: tenant)",
+    )
+    parser.add_argument(
+        "--month",
+        type=_month,
+        nargs="?",
+        const=datetime.now(UTC),
+        metavar="YYYY-MM",
+        help="records of one month, in UTC; without a value: of this one",
+    )
+    parser.add_argument(
+        "--from", dest="begin", type=_day, metavar="YYYY-MM-DD", help="records from that day on"
+    )
+    parser.add_argument(
+        "--to", dest="end", type=_day, metavar="YYYY-MM-DD", help="records up to that day's end"
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, default="table", help="output format (default: table)"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="file to write (default: standard output)"
+    )
+    add_settings(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from deploy.admin import usage
+
+    check_writable(args.output)
+    usage.show(settings_of(args), args.by, _span(args), args.format, args.output)
+    return 0
+
+
+def _span(args: argparse.Namespace) -> Period:
+    from deploy.admin.usage import Period
+
+    if args.month is None:
+        end = args.end and args.end + timedelta(days=1)
+        if args.begin and end and args.begin >= end:
+            raise UsageError("--to: it is before --from")
+        return Period(args.begin, end)
+    if args.begin or args.end:
+        raise UsageError("--month: it goes without --from and --to")
+    begin = args.month.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return Period(begin, (begin + timedelta(days=31)).replace(day=1))
+
+
+def _month(text: str) -> datetime:
+    return _date(text, "%Y-%m", "a month, such as 2026-11")
+
+
+def _day(text: str) -> datetime:
+    return _date(text, "%Y-%m-%d", "a day, such as 2026-11-30")
+
+
+def _date(text: str, form: str, wanted: str) -> datetime:
+    try:
+        found = datetime.strptime(text, form).replace(tzinfo=UTC)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"wants {wanted}, not {text!r}") from None
+    if found.year == MAXYEAR:  # its end is no time that there is
+        raise argparse.ArgumentTypeError(f"wants a year before {MAXYEAR}, not {text!r}")
+    return found

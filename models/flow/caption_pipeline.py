@@ -1,0 +1,104 @@
+"""Pipelines of images whose captions differ in length, and that may begin with an image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from models.flow.chat_pipeline import ChatNetworks, ChatPipeline
+from models.interface.denoising_pipeline import Draft
+from models.interface.flow_request import FlowImageRequest
+from models.interface.image_start import draw_noise, first_latents, image_inputs
+from models.interface.pipeline import Fields, Step
+from models.interface.progressive import generator_of
+from models.interface.request import read_request
+from models.nn.layers.step_cache import initial_cache
+from models.sampling.base import Plan
+from models.vae.patches import PATCH
+from models.vae.references import as_grid
+
+
+class CaptionPipeline(ChatPipeline):
+    """Part of a family's pipeline that reads its requests and makes rows of them.
+
+    A row: latents and denoised [tokens, 4c]; captions [prompts, text_tokens, features] and lengths
+    [prompts], the tokens of each that are no padding; grid [h, w], the shape of the VAE's latents
+    as an array without values; mask, clean and noise [tokens, 4c], where some of an image is kept;
+    step_cache, where there is one.
+    """
+
+    PROMPTS = ("captions", "lengths")
+    REQUEST: ClassVar[Callable[..., FlowImageRequest]]
+    """Class of its requests."""
+    NOISE_ALONE: ClassVar[Any] = None
+    """Precision of noise that no image lies beneath; None: the networks'."""
+
+    @staticmethod
+    def pack(latents: Float[Array, "h w c"]) -> Float[Array, "tokens patch"]:
+        """Pack latents into tokens."""
+        raise NotImplementedError
+
+    def lay_out(self, fields: Fields, images: Mapping[str, bytes], head: str = "") -> Draft:
+        """Tokenize both prompts, draw the noise, and plan the steps.
+
+        Args:
+            head: text in front of each prompt.
+        """
+        request = read_request(self.REQUEST, fields)
+        h, w = self.grid_of(width=request.width, height=request.height)
+        tokens = h * w // PATCH**2
+        plan = request.plan(self.scheduler, tokens, request.begun(from_image="image" in images))
+        return self.drafted(
+            request,
+            self._draws(request, fields, images, plan, (h, w)),
+            self.steps(request, plan),
+            tokens,
+            ",masked" if "mask_image" in images else "",
+            head,
+        )
+
+    def steps(self, request: Any, plan: Plan) -> tuple[Step, ...]:
+        """Return the table of steps."""
+        table: tuple[Step, ...] = request.steps(plan, self.scheduler.solver)
+        return table
+
+    def embed(self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
+        """Encode the prompts, and an image into the latents under the first noise."""
+        read = inputs["read"].astype(bool)[:, self.CUT :]
+        return {
+            **first_latents(inputs, partial(self.encode_image, weights), self.pack),
+            "grid": as_grid(inputs["noise"]),
+            "captions": self.captions(weights, inputs)[:, self.CUT :],
+            "lengths": read.sum(axis=1, dtype=jnp.int32),
+            **initial_cache(inputs, self.width, self.dtype),
+        }
+
+    def captions(
+        self, weights: ChatNetworks, inputs: Mapping[str, jax.Array]
+    ) -> Float[Array, "prompts tokens features"]:
+        """Encode the prompts."""
+        encode = self.network(weights, "text_encoder")
+        found: Array = encode(inputs["ids"], inputs["read"].astype(bool))
+        return found
+
+    def _draws(
+        self,
+        request: FlowImageRequest,
+        fields: Fields,
+        images: Mapping[str, bytes],
+        plan: Plan,
+        grid: tuple[int, int],
+    ) -> dict[str, np.ndarray]:
+        """Draw the noise, and read an image where there is one."""
+        draw = partial(draw_noise, generator_of(request.seed, fields), self.latent_channels, grid)
+        if "image" not in images:
+            return {"noise": draw(self.NOISE_ALONE or self.dtype)}
+        size = (request.width, request.height)
+        shape = (*grid, self.latent_channels)
+        return image_inputs(images, size, shape, plan, partial(draw, self.dtype))

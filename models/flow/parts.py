@@ -1,0 +1,108 @@
+"""Networks that several families have, and where their arrays lie in folders and single files.
+
+Source: ComfyUI (comfy/supported_models.py) for the prefixes in files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from models.checkpoint.key_mapping import Renames
+from models.checkpoint.single_file import Naming
+from models.flow.load import TRANSFORMER, Network
+from models.loading.sources import Reading
+from models.sampling.flow_match import FlowMatchEuler
+from models.spec.model_spec import ModelSpec
+from models.text.chat import Chat
+from models.text.qwen3 import Qwen3Config, Qwen3Encoder, renames_of
+from models.vae.config import VaeConfig
+from models.vae.image import AutoencoderKL
+from models.vae.key_mapping import RENAMES
+from models.vae.original_keys import vae_renames
+
+Made = TypeVar("Made")
+
+
+def transformer(
+    folder: Path,
+    kind: Callable[..., Any],
+    config: Any,
+    names: Renames,
+    in_files: tuple[Naming, ...],
+) -> Network:
+    """Return the transformer of a checkpoint.
+
+    Args:
+        names: of its arrays in the folder.
+        in_files: ways in which single files name them.
+    """
+    return Network(kind, (config,), folder / TRANSFORMER, names, in_files=in_files)
+
+
+def autoencoder(
+    folder: Path, kind: Callable[..., Any], config: Any, names: Renames, in_files: Naming
+) -> Network:
+    """Return the autoencoder of a checkpoint; arguments as of `transformer`."""
+    return Network(kind, (config,), folder / "vae", names, in_files=(in_files,))
+
+
+def image_autoencoder(folder: Path, config: VaeConfig) -> Network:
+    """Return the autoencoder of a checkpoint, an `AutoencoderKL`."""
+    naming = Naming(("vae.",), "decoder.conv_in.weight", vae_renames(config))
+    return autoencoder(folder, AutoencoderKL, config, RENAMES, naming)
+
+
+def chat_encoder(
+    folder: Path, kind: Callable[..., Any], arguments: tuple[Any, ...], names: Renames, *files: str
+) -> Network:
+    """Return the text encoder of a checkpoint, a chat model.
+
+    Args:
+        names: of its arrays.
+        files: the model's names in single files.
+    """
+    naming = Naming(in_encoders(*files), "model.embed_tokens.weight", names)
+    place = folder / "text_encoder"
+    return Network(kind, arguments, place, names, by_size=True, in_files=(naming,))
+
+
+def qwen3_encoder(
+    folder: Path, config: Qwen3Config, states: tuple[int, ...], *files: str
+) -> Network:
+    """Return the text encoder of a checkpoint, a Qwen3.
+
+    Args:
+        states: hidden states that are its features, side by side.
+        files: the model's names in single files.
+    """
+    return chat_encoder(folder, Qwen3Encoder, (config, states), renames_of(config, states), *files)
+
+
+def in_encoders(*files: str) -> tuple[str, ...]:
+    """Return the prefixes of text encoders of these names in single files."""
+    return tuple(f"text_encoders.{name}.transformer." for name in files)
+
+
+def chat_pipeline(
+    kind: Callable[..., Made],
+    folder: Path,
+    reading: Reading,
+    scheduler: FlowMatchEuler,
+    chat: Chat,
+    **more: Any,
+) -> Callable[[ModelSpec, Any], Made]:
+    """Return what makes a `ChatPipeline` of a spec and networks.
+
+    Args:
+        kind: the pipeline.
+        chat: around each prompt.
+        more: what else the pipeline is given.
+    """
+
+    def made(spec: ModelSpec, networks: Any) -> Made:
+        tokenizer = reading.reader.qwen_tokenizer(folder / "tokenizer", chat)
+        return kind(spec, networks, scheduler, tokenizer, reading.vae_tiling, **more)
+
+    return made

@@ -1,0 +1,85 @@
+"""A checkpoint folder whose text encoder reads images → a `QwenImageEditPipeline`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from models.checkpoint.config_fields import check_fit
+from models.checkpoint.folder import read_config, read_model_index
+from models.checkpoint.single_file import Naming
+from models.flow.chat_pipeline import ChatNetworks
+from models.flow.load import FamilyCheckpoint, Network
+from models.flow.load import load as load_checkpoint
+from models.flow.parts import in_encoders
+from models.loading.sources import Reading
+from models.qwenimage.edit.pipeline import QwenImageEditPipeline
+from models.qwenimage.edit.prompts import ALONE, CHAT, NUMBERED
+from models.qwenimage.edit.spec import EDITING, EDITING_SEVERAL
+from models.qwenimage.load import COLOURS, ENCODER, read_as
+from models.qwenimage.pipeline import QwenImagePipeline
+from models.text.qwen25 import Qwen25Config
+from models.vision.qwen25 import RENAMES, QwenVisionConfig, QwenVisionModel
+from models.vision.qwen_patches import QwenPreprocessor
+
+EDITS = {
+    "QwenImageEditPipeline": (EDITING, ALONE),
+    "QwenImageEditInpaintPipeline": (EDITING, ALONE),
+    "QwenImageEditPlusPipeline": (EDITING_SEVERAL, NUMBERED),
+}
+"""`_class_name` of checkpoints → what is theirs."""
+
+
+def read(folder: Path, reading: Reading) -> FamilyCheckpoint[ChatNetworks, QwenImagePipeline]:
+    """Read the configs. Raises: ValueError: one that these networks cannot have."""
+    kind, showing = EDITS[read_model_index(folder)["_class_name"]]
+    preprocessor = QwenPreprocessor.read(folder / "processor")
+    pipeline = partial(QwenImageEditPipeline, preprocessor=preprocessor, showing=showing)
+    found = read_as(folder, reading, kind, pipeline, CHAT)
+    tower = vision(folder, preprocessor)
+    return replace(found, networks={**found.networks, "vision": tower})
+
+
+load = partial(load_checkpoint, read)
+
+
+def vision(folder: Path, preprocessor: QwenPreprocessor) -> Network:
+    """Return the tower that reads images, whose arrays lie among the text encoder's.
+
+    Raises: ValueError: the parts do not fit.
+    """
+    given = read_config(folder, "text_encoder")
+    text, config = Qwen25Config.from_dict(given), QwenVisionConfig.from_dict(given)
+    _check_fit(config, preprocessor, text)
+    naming = Naming(in_encoders(ENCODER), "visual.merger.ln_q.weight", RENAMES)
+    place = folder / "text_encoder"
+    return Network(QwenVisionModel, (config,), place, RENAMES, by_size=True, in_files=(naming,))
+
+
+def _check_fit(
+    config: QwenVisionConfig, preprocessor: QwenPreprocessor, text: Qwen25Config
+) -> None:
+    """The parts of one checkpoint must fit each other."""
+    pairs = (
+        ("patch_size", "patch_size"),
+        ("spatial_merge_size", "merge_size"),
+        ("temporal_patch_size", "temporal_patch_size"),
+    )
+    check_fit(
+        (
+            *("vision_config out_hidden_size", config.out_hidden_size),
+            *("hidden_size", text.hidden_size),
+        ),
+        ("vision_config in_channels", config.in_channels, "an image's colours", COLOURS),
+        *(
+            (f"vision_config {a}", getattr(config, a), f"processor {b}", getattr(preprocessor, b))
+            for a, b in pairs
+        ),
+    )
+    pairs_of_head = text.decoder.head_dim // 2
+    if (len(text.mrope_section), sum(text.mrope_section)) != (3, pairs_of_head):
+        raise ValueError(
+            f"text_encoder/config.json: mrope_section {text.mrope_section} must be three that add "
+            f"up to {pairs_of_head}, to read images"
+        )

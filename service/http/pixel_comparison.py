@@ -1,0 +1,190 @@
+"""Pixels of files, digested and held against each other, in the processes that check images.
+
+Nothing of it needs more than Pillow; FFmpeg is loaded when a video is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import reduce
+from itertools import zip_longest
+from typing import Any
+
+from PIL import Image, ImageChops, ImageSequence
+
+from models.spec import image_files, video_files
+from models.spec.image_files import ImageFileError
+from service.http.masked_files import packed, unpacked
+
+WHITE = 255
+LEVELS = 256
+GIF = b"GIF8"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Size and pixels of one file."""
+
+    width: int
+    height: int
+    frames: int
+    pixels_sha256: str
+    """SHA-256 of its pixels as outputs have it; with their alpha where any is transparent."""
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Width, height and number of frames."""
+        return self.width, self.height, self.frames
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Difference of two files of one size."""
+
+    max_levels: int
+    """Most levels, of 255, by which a subpixel differs."""
+    pixels: int
+    """Number of pixels that differ."""
+    of_pixels: int
+    """Number of all pixels."""
+    psnr_db: float | None
+    """PSNR over all pixels; None: they are equal."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One or two files, and how these differ."""
+
+    files: tuple[Shown, ...]
+    difference: Difference | None = None
+    """Difference of two; None: it was one file, or they have other sizes."""
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> Comparison:
+        """Return it as `compare` answered."""
+        found = answer["difference"]
+        files = tuple(Shown(**shown) for shown in answer["files"])
+        return cls(files, found and Difference(**found))
+
+
+def to_compare(files: Sequence[bytes], clip_pixels: int) -> bytes:
+    """Return what `compare` reads.
+
+    Args:
+        clip_pixels: maximum of a file's pixels, over all its frames.
+    """
+    return packed({"clip_pixels": clip_pixels}, *files)
+
+
+def compare(data: bytes, max_pixels: int) -> dict[str, Any]:
+    """Return the fields of a `Comparison`. Raises: ImageFileError.
+
+    Args:
+        max_pixels: of one frame.
+    """
+    about, files = unpacked(data)
+    shows = [_Reading() for _ in files]
+    sums, same_size = _Sums(), True
+    read = (
+        reading.frames(file, max_pixels, about["clip_pixels"])
+        for reading, file in zip(shows, files, strict=True)
+    )
+    for frames in zip_longest(*read):
+        same_size = same_size and len({frame and frame.size for frame in frames}) == 1
+        if same_size and len(frames) == 2:
+            sums.add(*frames)
+    is_pair = same_size and len(files) == 2
+    return {
+        "files": [asdict(reading.shown()) for reading in shows],
+        "difference": asdict(sums.difference()) if is_pair else None,
+    }
+
+
+@dataclass
+class _Reading:
+    """A file that is being read, frame by frame."""
+
+    size: tuple[int, int] = (0, 0)
+    count: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+
+    def frames(self, data: bytes, max_pixels: int, clip_pixels: int) -> Iterator[Image.Image]:
+        """Yield the frames. Raises: ImageFileError."""
+        for frame in frames_of(data, max_pixels):
+            self.size, self.count = frame.size, self.count + 1
+            if self.count * frame.width * frame.height > max(clip_pixels, max_pixels):
+                raise ImageFileError(f"has more than {clip_pixels} pixels in all")
+            self.digest.update(frame.tobytes())
+            yield frame
+
+    def shown(self) -> Shown:
+        """Return what it showed, once all is read."""
+        return Shown(*self.size, self.count, self.digest.hexdigest())
+
+
+@dataclass
+class _Sums:
+    """Sums over the frames of two files."""
+
+    max_levels: int = 0
+    pixels: int = 0
+    of_pixels: int = 0
+    squares: int = 0
+    values: int = 0
+
+    def add(self, one: Image.Image, other: Image.Image) -> None:
+        """Add a pair of frames of one size; where one is transparent, alpha counts as a colour."""
+        if one.mode != other.mode:
+            one, other = one.convert("RGBA"), other.convert("RGBA")
+        gap = ImageChops.difference(one, other)
+        for at, count in enumerate(gap.histogram()):
+            level = at % LEVELS
+            self.squares += level**2 * count
+            self.values += count
+            self.max_levels = max(self.max_levels, level if count else 0)
+        same = reduce(ImageChops.lighter, gap.split()).histogram()[0]
+        self.pixels += gap.width * gap.height - same
+        self.of_pixels += gap.width * gap.height
+
+    def difference(self) -> Difference:
+        """Return the difference of all frames."""
+        psnr = 10 * math.log10(WHITE**2 * self.values / self.squares) if self.squares else None
+        return Difference(self.max_levels, self.pixels, self.of_pixels, psnr)
+
+
+def frames_of(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
+    """Yield the frames of a file as they are seen, of an image its one; RGB, or RGBA with holes.
+
+    Raises: ImageFileError.
+    """
+    if data.startswith(GIF):
+        yield from _of_gif(data, max_pixels)
+    elif data.startswith(video_files.IMAGES):
+        yield _opaque(image_files.load(data, max_pixels))
+    elif video_files.is_video(data):
+        yield from video_files.frames(data, max_pixels)
+    else:
+        raise ImageFileError("is no PNG, JPEG, WebP, GIF, MP4 or WebM")
+
+
+def _of_gif(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
+    with (
+        image_files.explained(max_pixels),
+        Image.open(io.BytesIO(data), formats=("GIF",)) as image,
+    ):
+        if image.width * image.height > max_pixels:
+            said = f"has {image.width} x {image.height} pixels; {max_pixels} are allowed"
+            raise ImageFileError(said)
+        for frame in ImageSequence.Iterator(image):
+            yield _opaque(frame.convert("RGBA"))
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """Return an image without an alpha channel that hides nothing."""
+    if image.mode == "RGBA" and image.getchannel("A").getextrema() == (WHITE, WHITE):
+        return image.convert("RGB")
+    return image

@@ -1,0 +1,29 @@
+"""Aliases as data in Redis: names of versions, with their weights."""
+
+from __future__ import annotations
+
+from redis.asyncio import Redis
+
+from service.jobs.model.alias import Alias
+from service.jobs.records import Records
+from service.jobs.redis import keys
+
+MAX_NAME_CHARS = 200
+"""Maximum length of a model's name in requests."""
+
+
+class AliasRecords(Records[Alias]):
+    """Aliases' records in Redis. What only a newer Atelier knows of one is left out."""
+
+    def __init__(self, redis: Redis) -> None:
+        parse = Alias.model_validate_json
+        super().__init__(redis, keys.ALIASES, keys.ALIAS_CHANGES, parse, check_alias)
+
+
+def check_alias(name: str) -> None:
+    """Check an alias's name. Raises: ValueError: requests cannot name it."""
+    if not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable() or "/" in name:
+        raise ValueError(
+            f"{name!r} can't be an alias: take up to {MAX_NAME_CHARS} printable characters"
+            " without a slash"
+        )

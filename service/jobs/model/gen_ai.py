@@ -1,0 +1,90 @@
+"""Jobs by the names of OpenTelemetry's conventions for generative AI.
+
+Source: open-telemetry/semantic-conventions-genai, of which all is in development still. Its
+attributes of prompts and of what was made are left out for good.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+
+from service.jobs.model.histogram import Histogram
+from service.jobs.model.job import Job
+from service.tracing.span import ERROR_TYPE, Attributes
+
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+REQUEST_MODEL = "gen_ai.request.model"
+RESPONSE_MODEL = "gen_ai.response.model"
+SERVICE = {OPERATION: "generate_content", PROVIDER: "atelier"}
+"""Attributes of everything that is made here."""
+
+DURATION = "gen_ai.server.request.duration"
+DURATION_BUCKETS_S = (
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
+)  # fmt: skip
+"""The conventions' own."""
+
+
+def in_prometheus(name: str) -> str:
+    """Return a name as Prometheus spells it."""
+    return name.replace(".", "_")
+
+
+LABELS = tuple(map(in_prometheus, (*SERVICE, REQUEST_MODEL, RESPONSE_MODEL, ERROR_TYPE)))
+DURATION_SECONDS = in_prometheus(DURATION) + "_seconds"
+NAMES = {
+    DURATION_SECONDS: DURATION,
+    **{in_prometheus(name): name for name in (*SERVICE, REQUEST_MODEL, RESPONSE_MODEL, ERROR_TYPE)},
+}
+"""The conventions' names by those of Prometheus."""
+
+
+def request_model(job: Job) -> str:
+    """Return the model that a job's request names; workers of another one may serve it."""
+    return str(job.request.get("model", job.model))
+
+
+def attributes(job: Job) -> Attributes:
+    """Return the attributes of a job's spans."""
+    request = job.request
+    return {
+        **SERVICE,
+        REQUEST_MODEL: request_model(job),
+        "gen_ai.request.choice.count": job.images,
+        **({"gen_ai.request.seed": request["seed"]} if "seed" in request else {}),
+        "gen_ai.output.type": "video" if (request.get("num_frames") or 1) > 1 else "image",
+        RESPONSE_MODEL: job.model,
+        "gen_ai.response.id": job.id,
+    }
+
+
+class Durations:
+    """Histogram of the time from a job's acceptance to its end."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = Histogram(
+            DURATION_SECONDS,
+            "Seconds from a job's acceptance to its end, by OpenTelemetry's conventions.",
+            LABELS,
+            buckets=DURATION_BUCKETS_S,
+            registry=registry,
+        )
+
+    def expect(self, model: str) -> None:
+        """Tell of a model from now on, with 0 where nothing has happened yet."""
+        self._of(model, model, "")
+
+    def observe(
+        self,
+        request_model: str,
+        model: str,
+        error_type: str,
+        seconds: float,
+        exemplar: dict[str, str] | None,
+    ) -> None:
+        """Count one job; its `error_type` is empty where it succeeded."""
+        self._of(request_model, model, error_type).observe(seconds, exemplar)
+
+    def _of(self, request_model: str, model: str, error_type: str) -> Histogram:
+        return self._seconds.labels(*SERVICE.values(), request_model, model, error_type)

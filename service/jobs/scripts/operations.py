@@ -1,0 +1,22 @@
+"""Scripts that operators have run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.jobs.model.job import JobState
+from service.jobs.scripts.script import Script
+
+
+@dataclass(frozen=True)
+class TakeBack(Script[JobState | None]):
+    """Put a running job back into the queue."""
+
+    id: str
+    call: str
+    answer_ms: int
+
+    @staticmethod
+    def parse(answer: str | None) -> JobState | None:
+        """Return the state that the job was in; None: there is no such job."""
+        return None if answer is None else JobState(answer)

@@ -1,0 +1,11 @@
+-- The store has the file with these records: they leave.
+-- args:  first (id), last (id)
+-- Keys:  ledger  ledgerfile  ledgerlease
+-- Gives: 1, or 0 where they had left before
+-- Sent twice: the second time there is nothing left to do.
+
+if redis.call('GET', key('ledgerfile')) ~= args.first .. ' ' .. args.last then return 0 end
+local ms, number = string.match(args.last, '^(%d+)-(%d+)$')
+redis.call('XTRIM', key('ledger'), 'MINID', '=', ms .. '-' .. whole(number + 1))
+redis.call('DEL', key('ledgerfile'), key('ledgerlease'))
+return 1

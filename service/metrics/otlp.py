@@ -1,0 +1,146 @@
+"""A registry of Prometheus' as OpenTelemetry's metrics, sent by OTLP over HTTP.
+
+Imported only where metrics are pushed. Names and labels are those of the pages, but for those that
+OpenTelemetry's conventions have names of their own for.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics import Exemplar
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from prometheus_client import CollectorRegistry
+from prometheus_client import Metric as Family
+from prometheus_client.samples import Sample
+
+from service.jobs.model.gen_ai import NAMES
+from service.metrics.ledger import KEPT
+from service.settings.metrics import MetricsSettings
+from service.tracing.opentelemetry import Seldom
+from service.tracing.resource import resource_of
+from service.tracing.span import Attributes
+
+TIMEOUT_S = 10.0
+"""Timeout of one push, its repeats included."""
+MAX_POINTS = 4096
+"""Points of one request: of more there are several."""
+UNITS = {"_seconds": "s", "_bytes": "By"}
+CUMULATIVE = AggregationTemporality.CUMULATIVE
+COMPLAINTS = Seldom()
+STARTED_NS = time.time_ns()
+"""Time at which this process began to count."""
+UNKNOWN_NS = 0
+"""OTLP's start of what was counted before: a process that starts anew does not count it again."""
+
+
+class Sender:
+    """Sender of one registry's metrics. Raises: ValueError: OpenTelemetry's own variables."""
+
+    def __init__(
+        self,
+        settings: MetricsSettings,
+        registry: CollectorRegistry,
+        service: str,
+        attributes: Attributes,
+    ) -> None:
+        logging.getLogger(OTLPMetricExporter.__module__).addFilter(COMPLAINTS)
+        self._registry = registry
+        self._resource = resource_of(service, attributes)
+        self._exporter = OTLPMetricExporter(
+            endpoint=settings.address, timeout=TIMEOUT_S, max_export_batch_size=MAX_POINTS
+        )
+
+    def send(self) -> None:
+        """Send what the registry holds now; the exporter logs what keeps it from that."""
+        metrics = list(metrics_of(self._registry.collect(), time.time_ns()))
+        scope = ScopeMetrics(InstrumentationScope("atelier"), metrics, "")
+        self._exporter.export(MetricsData([ResourceMetrics(self._resource, [scope], "")]))
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._exporter.shutdown()
+
+
+def metrics_of(families: Iterable[Family], now_ns: int) -> Iterator[Metric]:
+    """Yield the metrics of families, without those that have no series."""
+    for family in families:
+        unit = next((unit for end, unit in UNITS.items() if family.name.endswith(end)), "")
+        if family.type == "histogram":
+            data = Histogram(list(_histograms(family.samples, now_ns)), CUMULATIVE)
+            if data.data_points:
+                yield Metric(_named(family.name), family.documentation, unit, data)
+            continue
+        by_name: dict[str, list[NumberDataPoint]] = defaultdict(list)
+        for sample in family.samples:
+            by_name[sample.name].append(_number(sample, now_ns))
+        for name, points in by_name.items():
+            is_count = family.type == "counter"
+            number = Sum(points, CUMULATIVE, is_monotonic=True) if is_count else Gauge(points)
+            yield Metric(_named(name), family.documentation, unit, number)
+
+
+def _named(name: str) -> str:
+    return NAMES.get(name, name)
+
+
+def _labels(sample: Sample, *without: str) -> dict[str, str]:
+    """An empty label is none, as in Prometheus."""
+    given = sample.labels.items()
+    return {_named(name): text for name, text in given if text and name not in without}
+
+
+def _number(sample: Sample, now_ns: int) -> NumberDataPoint:
+    started_ns = UNKNOWN_NS if sample.name in KEPT else STARTED_NS
+    return NumberDataPoint(_labels(sample), started_ns, now_ns, sample.value)
+
+
+def _histograms(samples: Iterable[Sample], now_ns: int) -> Iterator[HistogramDataPoint]:
+    series: dict[tuple[tuple[str, str], ...], list[Sample]] = defaultdict(list)
+    for sample in samples:
+        series[tuple(_labels(sample, "le").items())].append(sample)
+    for labels, own in series.items():
+        buckets = [sample for sample in own if sample.name.endswith("_bucket")]
+        (total,) = (sample.value for sample in own if sample.name.endswith("_sum"))
+        counts = [0, *(round(sample.value) for sample in buckets)]
+        yield HistogramDataPoint(
+            attributes=dict(labels),
+            start_time_unix_nano=STARTED_NS,
+            time_unix_nano=now_ns,
+            count=counts[-1],
+            sum=total,
+            bucket_counts=[after - before for before, after in pairwise(counts)],
+            explicit_bounds=[
+                bound for one in buckets if (bound := float(one.labels["le"])) < math.inf
+            ],
+            min=None,  # type: ignore[arg-type]  # nobody knows it, and OTLP does without
+            max=None,  # type: ignore[arg-type]
+            exemplars=[found for one in buckets if (found := _exemplar(one))],
+        )
+
+
+def _exemplar(sample: Sample) -> Exemplar | None:
+    given = sample.exemplar
+    if given is None:
+        return None
+    trace, span = (int(given.labels[name], 16) for name in ("trace_id", "span_id"))
+    at_ns = round(float(given.timestamp or 0) * 1e9)
+    return Exemplar({}, float(given.value), at_ns, span_id=span, trace_id=trace)

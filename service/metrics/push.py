@@ -1,0 +1,129 @@
+"""Metrics pushed to a collector, where the settings name one.
+
+A thread of its own does it: a collector that is away costs requests and steps nothing.
+OpenTelemetry is imported where metrics are pushed, and only there (`otlp.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry
+
+from service.settings.installation import how_to_install
+from service.settings.metrics import MetricsSettings
+from service.settings.section import ConfigError
+from service.tracing.span import NONE, Attributes
+
+REFRESH_S = 5.0
+"""Patience with what is only to be had by asking."""
+LAST_WORDS_S = 3.0
+"""Time that an ending process has for its last push."""
+
+log = logging.getLogger(__name__)
+
+Refresh = Callable[[], "Future[Any] | None"]
+
+
+class Sends(Protocol):
+    """Sender of a registry's metrics."""
+
+    def send(self) -> None:
+        """Send what there is now."""
+
+    def close(self) -> None:
+        """Stop."""
+
+
+class Pusher:
+    """Thread that pushes until it is ended."""
+
+    def __init__(self, sender: Sends, every_s: float, refresh: Refresh) -> None:
+        self._sender = sender
+        self._every_s = every_s
+        self._refresh = refresh
+        self._stop: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Push for the last time, and stop; a collector that is away is not waited for."""
+        if not self._stop.done():
+            self._stop.set_result(None)
+        self._thread.join(LAST_WORDS_S)
+
+    def _run(self) -> None:
+        while not self._stop.done():
+            wait([self._stop], self._every_s)
+            try:
+                self._push()
+            except Exception:
+                log.exception("metrics could not be pushed")
+        self._sender.close()
+
+    def _push(self) -> None:
+        if not self._stop.done() and (asked := self._refresh()) is not None:
+            wait([self._stop, asked], REFRESH_S, FIRST_COMPLETED)
+        self._sender.send()
+
+
+_pusher: Pusher | None = None
+
+
+@contextmanager
+def pushing(
+    settings: MetricsSettings,
+    registry: CollectorRegistry,
+    service: str,
+    attributes: Attributes = NONE,
+    refresh: Refresh = lambda: None,
+) -> Iterator[None]:
+    """Push a registry's metrics every `push_every_s`, and once more at the end.
+
+    Args:
+        service: what this process is, of several of its kind.
+        refresh: called before each push but the last: what is only to be had by asking.
+
+    Raises: ConfigError: OpenTelemetry is not installed, or refuses what its variables say.
+    """
+    global _pusher
+    if settings.otlp_endpoint is None:
+        yield
+        return
+    sender = _sender(settings, registry, service, attributes)
+    _pusher = Pusher(sender, settings.push_every_s, refresh)
+    try:
+        yield
+    finally:
+        pusher, _pusher = _pusher, None
+        pusher.end()
+
+
+def end() -> None:
+    """Push for the last time, if that takes no more than a few seconds.
+
+    Nobody knows whether this process will come to its tidy end.
+    """
+    if _pusher is not None:
+        _pusher.end()
+
+
+def _sender(
+    settings: MetricsSettings, registry: CollectorRegistry, service: str, attributes: Attributes
+) -> Sends:
+    try:
+        from service.metrics.otlp import Sender
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"metrics.otlp_endpoint is set, but {error.name} is missing: {how_to_install('otel')},"
+            " or leave the endpoint out"
+        ) from None
+    try:
+        return Sender(settings, registry, service, attributes)
+    except ValueError as error:
+        raise ConfigError(f"metrics: OpenTelemetry's own variables (OTEL_…): {error}") from None

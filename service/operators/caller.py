@@ -1,0 +1,48 @@
+"""Operator of a request: by an operator's key, or anybody on a machine that no other reaches."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials
+
+from service.auth.api_keys import Role
+from service.errors.problems import Forbidden, Unauthorized
+from service.front_end.front_end import Front, bearer, unknown_key
+from service.operators.audit import Operator
+
+
+async def operator_of_caller(
+    request: Request,
+    front: Front,
+    given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
+) -> Operator:
+    """Return who acts.
+
+    Raises:
+        Unauthorized: the request has no key, or one that nobody knows.
+        Forbidden: the key is a tenant's.
+    """
+    address = request.client.host if request.client else ""
+    if front.operators is None:
+        return Operator("", "", address)
+    if given is None:
+        raise Unauthorized(
+            "operators need a key of theirs: send the header `Authorization: Bearer atl_…`;"
+            " `atelier keys create --operator --name YOU` makes one"
+        )
+    key = await front.operators.find(given.credentials)
+    if key is None:
+        raise unknown_key()
+    if key.role is not Role.OPERATOR:
+        raise Forbidden(
+            "this key is a tenant's: /v1/admin wants an operator's"
+            " (`atelier keys create --operator --name YOU`)",
+            code="wrong_role",
+        )
+    return Operator(key.id, key.name, address)
+
+
+OperatorOfCall = Annotated[Operator, Depends(operator_of_caller)]
+"""Operator of a request."""

@@ -1,0 +1,38 @@
+"""POST /v1/jobs/{id}/continue: images of a paused job, finished by a job of their own."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import APIRouter, Request, Response
+
+from service.admission.drafts import chosen
+from service.admission.parse import parse_as
+from service.front_end.front_end import Front, KeyId, Tenant
+from service.http.body import read_json
+from service.http.inflight_limits import Hold
+from service.routes.documented_responses import CONTINUE
+from service.routes.generate import Parse, Wanted, serve
+from service.routes.jobs import JobId
+from service.schemas.request import ContinueRequest
+
+router = APIRouter(tags=["jobs"])
+
+
+@router.post("/v1/jobs/{job_id}/continue", **CONTINUE)
+async def continue_job(
+    job_id: JobId, request: Request, front: Front, tenant: Tenant, key_id: KeyId
+) -> Response:
+    """Finish images of a paused job.
+
+    The new job draws only the steps that are missing, and the same images that the request would
+    have given without `stop_at_step`. With another prompt, guidance or other adapters they are
+    branches: pictures of their own. The answer is as that of `POST /v1/generate`.
+    """
+
+    async def read(hold: Hold, parsed: Parse, media_types: tuple[str, ...]) -> Wanted:
+        audition, limit = await front.job(job_id, tenant), front.settings.limits.max_body_bytes
+        body = await read_json(request, limit, hold, partial(parse_as, ContinueRequest))
+        return await chosen(front, audition, body, parsed, hold, media_types)
+
+    return await serve(request, front, tenant, key_id, read)

@@ -1,0 +1,202 @@
+"""`atelier aliases` as its user has it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from pathlib import Path
+
+import pytest
+
+import atelier
+from service.jobs.alias_jobs import AliasJobs
+from service.jobs.aliases import AliasRecords
+from service.jobs.queue import Queue
+from service.settings.queue import QueueSettings
+from tests.service.versions import ALIAS, R1, R2, version
+
+
+@pytest.fixture
+def at(redis_url: str, empty_redis: object) -> tuple[str, ...]:
+    return ("--redis", redis_url)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = atelier.main(["aliases", *arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def rows(capsys: pytest.CaptureFixture[str], at: tuple[str, ...]) -> list[list[str]]:
+    code, table, _ = run(capsys, "list", *at)
+    assert code == 0
+    return [line.split(maxsplit=7) for line in table.splitlines()[1:]]
+
+
+def in_redis(redis_url: str, act: object) -> None:
+    async def go() -> None:
+        queue = await Queue.connect(redis_url, QueueSettings())
+        try:
+            await act(queue)
+        finally:
+            await queue.close()
+
+    asyncio.run(go())
+
+
+def test_an_aliass_life(
+    capsys: pytest.CaptureFixture[str], at: tuple[str, ...], redis_url: str
+) -> None:
+    in_redis(redis_url, lambda queue: queue.register("pool", version(R1), ready=True))
+    assert rows(capsys, at) == []
+    code, said, _ = run(capsys, "set", ALIAS, "@r1=90", f"{R2}=10", *at)
+    assert code == 0 and f"{R1}=90 {R2}=10" in said
+    one, two = rows(capsys, at)
+    assert one == [ALIAS, R1, "90", "1", "ready", "0", "0", "-"]
+    assert two[:5] == [ALIAS, R2, "10", "not", "registered"]
+    assert run(capsys, "set", ALIAS, "--baseline", "@r1", "--shadow", "@r3", *at)[0] == 0
+    told = [row[-1] for row in rows(capsys, at)]
+    assert "baseline" in told[0] and "shadow of 1.00%" in told[2]
+    assert [row[2] for row in rows(capsys, at)] == ["90", "10", "0"], "weights stay"
+    assert run(capsys, "set", ALIAS, "--shadow", "none", "--min-jobs", "7", *at)[0] == 0
+    assert len(rows(capsys, at)) == 2
+    assert run(capsys, "remove", ALIAS, *at)[0] == 0
+    code, _, said = run(capsys, "remove", ALIAS, *at)
+    assert code == atelier.EXIT_FAILED and repr(ALIAS) in said
+
+
+def test_a_version_that_stepped_back_says_why(
+    capsys: pytest.CaptureFixture[str], at: tuple[str, ...], redis_url: str
+) -> None:
+    """Until it is given a weight again; other changes keep the note."""
+    run(capsys, "set", ALIAS, "@r1=90", "@r2=10", "--baseline", "@r1", *at)
+
+    def step_back(queue: Queue) -> object:
+        records = AliasRecords(queue.redis)
+        return records.change(lambda known: {ALIAS: known[ALIAS].without(R2, 7.0, "too slow")})
+
+    in_redis(redis_url, step_back)
+    told = "stepped back at 1970-01-01T00:00:07+00:00: too slow"
+    assert told in rows(capsys, at)[1][-1]
+    run(capsys, "set", ALIAS, "--min-jobs", "9", *at)
+    run(capsys, "set", ALIAS, "@r1=80", "@r2=0", *at)
+    assert told in rows(capsys, at)[1][-1]
+    run(capsys, "set", ALIAS, "@r1=80", "@r2=5", *at)
+    assert told not in rows(capsys, at)[1][-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([ALIAS], "versions with weights"),
+        ([ALIAS, "@r1"], "VERSION=WEIGHT"),
+        ([ALIAS, "@r1=0"], "above 0"),
+        ([ALIAS, "@r1=-1"], "numbers from 0"),
+        ([ALIAS, "@r1=much"], f"{ALIAS}.weights.{R1}"),
+        ([ALIAS, "@r1=1", "--baseline", "@r2"], f"{R2!r} is none of its versions"),
+        ([ALIAS, "@r1=1", "--shadow-share", "2"], f"{ALIAS}.shadow_share"),
+        ([ALIAS, "--min-jobs", "9"], "no alias 'flux-dev' yet"),
+        (["a/b", "@r1=1"], "can't be an alias"),
+    ],
+)
+def test_what_is_wrong_is_told_and_changes_nothing(
+    capsys: pytest.CaptureFixture[str], at: tuple[str, ...], arguments: list[str], said: str
+) -> None:
+    try:
+        code, _, told = run(capsys, "set", *arguments, *at)
+    except SystemExit as ended:
+        code, told = int(str(ended.code)), capsys.readouterr().err
+    assert code == atelier.EXIT_USAGE and said in told, told
+    assert "Value error" not in told
+    assert rows(capsys, at) == []
+
+
+@pytest.mark.parametrize("options", [(f"{ALIAS}=1",), ("@r1=1", "--shadow", ALIAS)])
+def test_an_alias_is_no_version_of_another(
+    capsys: pytest.CaptureFixture[str], at: tuple[str, ...], options: tuple[str, ...]
+) -> None:
+    """Whichever comes first; a model of its name, which it serves itself, may be one."""
+    run(capsys, "set", ALIAS, "@r1=1", *at)
+    for _ in range(2):
+        code, _, told = run(capsys, "set", "best", *options, *at)
+        assert code == atelier.EXIT_USAGE, told
+        assert f"{ALIAS!r} is an alias" in told and f"its versions are {R1}" in told
+        assert [row[0] for row in rows(capsys, at)] == [ALIAS]
+    assert run(capsys, "set", ALIAS, "@r1=1", f"{ALIAS}=1", *at)[0] == 0
+    assert run(capsys, "set", "best", *options, *at)[0] == 0
+    code, _, told = run(capsys, "set", ALIAS, "@r1=1", *at)
+    assert code == atelier.EXIT_USAGE and f"best: {ALIAS!r} is an alias" in told
+
+
+def test_weights_change_at_a_time_by_rediss_clock(
+    capsys: pytest.CaptureFixture[str],
+    at: tuple[str, ...],
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Jobs have their times by that clock: those before are not looked at."""
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    assert run(capsys, "set", ALIAS, "@r1=1", *at)[0] == 0
+
+    async def check(queue: Queue) -> None:
+        found = (await AliasRecords(queue.redis).all())[ALIAS]
+        assert found.since <= await AliasJobs(queue.redis).now()
+
+    in_redis(redis_url, check)
+
+
+def test_export_and_import(
+    capsys: pytest.CaptureFixture[str],
+    at: tuple[str, ...],
+    redis_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whole records, with what has stepped back; others stay."""
+    run(capsys, "set", ALIAS, "@r1=90", "@r2=10", "--baseline", "@r1", "--shadow", "@r3", *at)
+
+    def step_back(queue: Queue) -> object:
+        records = AliasRecords(queue.redis)
+        return records.change(lambda known: {ALIAS: known[ALIAS].without(R2, 7.0, "too slow")})
+
+    in_redis(redis_url, step_back)
+    run(capsys, "set", "other", "@r1=1", *at)
+    before = rows(capsys, at)
+    exported = run(capsys, "export", *at)[1]
+    assert len(exported.splitlines()) == 2
+    assert run(capsys, "set", ALIAS, "@r9=1", "--baseline", "none", *at)[0] == 0
+    run(capsys, "set", "third", "@r1=1", *at)
+    third = rows(capsys, at)[-1]
+    file = tmp_path / "aliases.jsonl"
+    file.write_text(exported)
+    code, _, said = run(capsys, "import", str(file), *at)
+    assert code == 0 and "2 aliases" in said
+    assert rows(capsys, at) == [*before, third]
+    assert run(capsys, "remove", "other", *at)[0] == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO(exported))
+    assert run(capsys, "import", "-", *at)[0] == 0
+    assert rows(capsys, at) == [*before, third]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("no json", "line 2"),
+        ("[]", "line 2"),
+        ('{"weights": {"a": 1}}', "line 2"),
+        ('{"name": "a", "weights": {"a": 0}}', "line 2"),
+        ('{"name": "a/b", "weights": {"a": 1}}', "can't be an alias"),
+        ('{"name": "good", "weights": {"b": 1}}', "line 2 is the second one of 'good'"),
+        ('{"name": "b", "weights": {"good": 1}}', "'good' is an alias"),
+    ],
+)
+def test_a_file_that_is_wrong_is_taken_in_no_part(
+    capsys: pytest.CaptureFixture[str], at: tuple[str, ...], tmp_path: Path, wrong: str, said: str
+) -> None:
+    file = tmp_path / "wrong.jsonl"
+    file.write_text('{"name": "good", "weights": {"a": 1}}\n' + wrong)
+    code, _, told = run(capsys, "import", str(file), *at)
+    assert code == atelier.EXIT_USAGE and said in told
+    assert rows(capsys, at) == []

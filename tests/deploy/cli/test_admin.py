@@ -1,0 +1,125 @@
+"""`atelier admin` against a real front end."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+
+import pytest
+
+import atelier
+from deploy.cli import admin, jobs
+from service.jobs.model.job import DEFAULT_TENANT
+from service.jobs.queue import Queue
+from tests.deploy.cli.conftest import Run
+from tests.service.adapters import INK
+from tests.service.jobs.examples import FAILURE, a_job
+from tests.service.standin import MODEL, SPEC
+
+
+async def put(queue: Queue, tenant: str) -> str:
+    return (await queue.put(a_job(model=MODEL, tenant=tenant)))[0].id
+
+
+async def test_what_an_operator_does(run: Run, queue: Queue) -> None:
+    beat = partial(queue.register, "pool-1", SPEC, ready=True)  # a busy machine outlasts one
+    await beat()
+    first, second = await put(queue, "acme"), await put(queue, "zoo")
+    await queue.claim("pool-1", MODEL, 1)
+    code, out, _ = await run("admin", "jobs")
+    assert code == 0 and [line.split()[0] for line in out.splitlines()] == [second, first]
+    code, out, _ = await run("admin", "jobs", "--tenant", "acme", "--json")
+    assert [json.loads(line)["state"] for line in out.splitlines()] == ["running"]
+    code, out, _ = await run("admin", "jobs", "--served-by", MODEL, "--tenant", "zoo")
+    assert code == 0 and [line.split()[0] for line in out.splitlines()] == [second]
+    assert (await run("admin", "jobs", "--served-by", f"{MODEL}@r2"))[:2] == (0, "")
+    code, _, said = await run("admin", "requeue", first, "--reason", "a sick chip")
+    assert code == 0 and f"{first} is queued" in said
+    await beat()
+    code, out, _ = await run("admin", "drain", "pool", "pool", "--reason", "a driver")
+    assert code == 0 and out.startswith("pool pool is paused, drained by ") and "a driver" in out
+    assert not await queue.claim("pool-1", MODEL, 1)
+    code, out, _ = await run("admin", "overview")
+    assert [one["name"] for one in json.loads(out)["paused"]] == ["pool"]
+    assert (await run("admin", "resume", "pool", "pool"))[:2] == (0, "")
+    await beat()
+    code, out, _ = await run("admin", "sleep", "pool", "--reason", "training")
+    assert code == 0 and out.startswith("pool was put to sleep by ") and "training" in out
+    assert (await run("admin", "wake", "pool"))[:2] == (0, "")
+    code, _, said = await run("admin", "cancel", first, second)
+    assert code == 0 and said.count("is canceled") == 2
+    code, _, said = await run("admin", "requeue", first)
+    assert code == atelier.EXIT_FAILED and "an end is final" in said
+    code, out, _ = await run("admin", "audit")
+    lines = [re.split(" {2,}", line, maxsplit=4) for line in out.splitlines()]
+    assert {(who, where) for _, _, who, where, _ in lines} == {("-", "127.0.0.1")}
+    told = [act for *_, act in lines]
+    assert told == [
+        f"requeue job  {first}: a sick chip",
+        "drain pool  pool: a driver",
+        "resume pool  pool",
+        "sleep pool  pool: training",
+        "wake pool  pool",
+        f"cancel job  {first}",
+        f"cancel job  {second}",
+        f"requeue job  {first}",
+    ]
+    code, out, _ = await run("admin", "audit", "--json", "--day", "2026-01-31")
+    assert (code, out) == (0, "")
+
+
+@pytest.mark.parametrize("command", [("admin", "jobs"), ("jobs", "list")], ids=" ".join)
+async def test_a_list_that_ends_early_says_so(
+    run: Run, queue: Queue, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    for module in (admin, jobs):
+        monkeypatch.setattr(module, "PAGE", 5)
+    made = [await put(queue, DEFAULT_TENANT) for _ in range(21)][::-1]
+    for options, count in (
+        ((), 20),
+        (("--limit", 12), 12),
+        (("--limit", 21), 21),
+        (("--all",), 21),
+    ):
+        code, out, said = await run(*command, *options)
+        assert code == 0 and [line.split()[0] for line in out.splitlines()] == made[:count]
+        assert ("--all" in said) == (count < 21), options
+
+
+async def test_failed_jobs_say_why(run: Run, queue: Queue) -> None:
+    job = await put(queue, "acme")
+    (claim,) = await queue.claim("pool-1", MODEL, 1)
+    await queue.fail(claim, FAILURE, retry=False)
+    code, out, _ = await run("admin", "jobs", "--state", "failed", "--limit", 1)
+    assert code == 0 and out.startswith(job) and out.rstrip().endswith(FAILURE.code)
+
+
+async def test_an_adapter_is_evicted(run: Run, queue: Queue) -> None:
+    await queue.record_lora("acme", INK, 10)
+    code, _, said = await run("admin", "evict", "acme", INK.name, "--reason", "a claim")
+    assert code == 0 and said.strip() == f"evicted {INK.name} of acme"
+    assert not await queue.loras("acme")
+    assert (await run("admin", "evict", "acme", INK.name))[0] == atelier.EXIT_FAILED
+
+
+async def test_names_have_slashes(run: Run, queue: Queue) -> None:
+    model = SPEC.model_copy(update={"name": "org/flux"})
+    await queue.register("a/b-1", model, ready=True)
+    for kind, name in (("model", "org/flux"), ("pool", "a/b"), ("pool", "a/b-1")):
+        code, out, said = await run("admin", "pause", kind, name)
+        assert code == 0 and f"{kind} {name} is paused by " in out and "warning" not in said
+        assert (await run("admin", "resume", kind, name))[:2] == (0, "")
+
+
+async def test_a_misspelt_name_is_noticed(run: Run, queue: Queue) -> None:
+    await queue.register("pool-1", SPEC, ready=True)
+    code, out, said = await run("admin", "pause", "pool", "poool")
+    assert code == 0 and out.startswith("pool poool is paused by ")
+    assert "warning: there is no pool 'poool' now; there is pool, pool-1: it is paused when" in said
+
+
+async def test_what_is_not_there(run: Run) -> None:
+    for what in (("sleep", "none"), ("resume", "pool", "none"), ("cancel", "job_0")):
+        code, _, said = await run("admin", *what)
+        assert (code == atelier.EXIT_FAILED and "there is no" in said) or "is paused" in said

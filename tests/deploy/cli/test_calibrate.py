@@ -1,0 +1,116 @@
+"""`atelier calibrate` of a small Flux: presets beside its checkpoint, with figures that hold."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from deploy.exit_codes import EXIT_USAGE
+from models import registry
+from models.checkpoint.folder import CheckpointError, read_qualities
+from models.checkpoint.presets_file import write_qualities
+from models.spec.quality_presets import GuidanceInterval, Quality
+from models.spec.step_plan import PlannedCache
+from tests.parity.tiny import make_flux
+from tests.parity.tiny_ltx_pipeline import make_ltx
+from workers.media.psnr import psnr_db
+
+STEPS = 4
+SMALL = {"width": 32, "height": 32, "max_sequence_length": 16}
+ROUNDED_DB = 0.2
+"""Between figures with one decimal, of images whose pixels may differ by one level somewhere:
+another program drew them."""
+
+
+def calibrate(folder: Path, state: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    asked = ["calibrate", "--model", str(folder), "--state", str(state), "--dtype", "float32"]
+    asked += ["--devices", "0-0", "--steps", str(STEPS), *more]
+    command = [sys.executable, "-m", "atelier", *asked]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_flux(tmp_path_factory.mktemp("flux"))
+    before = {"defaults": SMALL, "quality": {"mine": {"guidance": {"stop": 0.5}}}}
+    (folder / "atelier.json").write_text(json.dumps(before))
+    return folder
+
+
+pytestmark = pytest.mark.timeout(1000)  # some dozens of programs are compiled
+
+
+@pytest.fixture(scope="module")
+def calibrated(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    prompts = folder.parent / "prompts.txt"
+    prompts.write_text("a red circle\n\n  a star \n")
+    found = calibrate(folder, tmp_path_factory.mktemp("state"), "--prompts", str(prompts))
+    assert found.returncode == 0, found.stderr
+    assert "| planned-" in found.stdout and "candidates were tried" in found.stdout
+    return folder
+
+
+def test_plans_are_found_and_every_preset_has_figures(calibrated: Path) -> None:
+    presets = read_qualities(calibrated)
+    planned = {name: one for name, one in presets.items() if name.startswith("planned-")}
+    assert planned and {"mine", "first-block-cache", "fast"} <= presets.keys()
+    for name, one in presets.items():
+        assert one.measured is not None and one.psnr_db is not None, name
+        assert (one.measured.steps, one.measured.images) == (STEPS, 2)
+        assert one.measured.worst_db <= one.psnr_db + 0.1
+        assert "2 images" in one.about and "jax" in one.about
+    assert all(one.measured and one.measured.operations < 1 for one in planned.values())
+    assert presets["mine"].guidance == GuidanceInterval(stop=0.5)
+    assert json.loads((calibrated / "atelier.json").read_text())["defaults"] == SMALL
+
+
+def test_what_a_pool_then_draws_has_the_figures_that_are_told(calibrated: Path) -> None:
+    flux = registry.load("flux", str(calibrated), "float32", {})
+    name = next(name for name in flux.spec.qualities if name.startswith("planned-"))
+    near = [
+        psnr_db(drawn(flux, prompt, seed, name), drawn(flux, prompt, seed, "exact"))
+        for seed, prompt in enumerate(("a red circle", "a star"))
+    ]
+    measured = flux.spec.qualities[name].measured
+    assert measured is not None and min(near) == pytest.approx(measured.worst_db, abs=ROUNDED_DB)
+
+
+def drawn(flux: Any, prompt: str, seed: int, quality: str) -> Any:
+    asked = {"prompt": prompt, "seed": seed, "quality": quality, "num_inference_steps": STEPS}
+    prepared = flux.prepare({**flux.spec.defaults, **asked}, {})
+    row = jax.jit(flux.encode)(flux.weights, dict(prepared.inputs))
+    for step in prepared.steps:
+        rows = jax.tree.map(lambda leaf: leaf[None], row)
+        values = {key: jax.numpy.asarray(value)[None] for key, value in step.values.items()}
+        after = jax.jit(flux.step, static_argnums=0)(step.phase, flux.weights, rows, values)
+        row = jax.tree.map(lambda leaf: leaf[0], after)
+    return jax.device_get(jax.jit(flux.decode)(flux.weights, row))
+
+
+def test_a_model_without_step_caches_has_nothing_to_plan(tmp_path: Path) -> None:
+    found = calibrate(make_ltx(tmp_path / "ltx"), tmp_path / "state")
+    assert found.returncode == EXIT_USAGE and "no step cache" in found.stderr
+
+
+def test_a_file_without_a_prompt_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "none.txt").write_text("\n")
+    found = calibrate(tmp_path, tmp_path / "state", "--prompts", str(tmp_path / "none.txt"))
+    assert found.returncode == EXIT_USAGE and "no prompt" in found.stderr
+
+
+def test_plans_of_an_earlier_calibration_are_dropped(tmp_path: Path) -> None:
+    file = tmp_path / "atelier.json"
+    plan = Quality(step_cache=PlannedCache(kind="planned", steps=2, whole=(0,)))
+    mine = Quality(guidance=GuidanceInterval(stop=0.5))
+    write_qualities(file, {"planned-2.00x": plan, "mine": mine})
+    write_qualities(file, {"planned-3.00x": plan})
+    assert read_qualities(tmp_path) == {"mine": mine, "planned-3.00x": plan}
+    file.write_text("[]")
+    with pytest.raises(CheckpointError, match="no presets can be written there"):
+        write_qualities(file, {})

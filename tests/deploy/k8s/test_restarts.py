@@ -1,0 +1,68 @@
+"""Which pods a change of settings starts anew: those that it concerns, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.k8s.objects import name_of, pods_of
+from tests.deploy.k8s.rendering import K8S, OVERLAYS, SPOT, Object, copied, overlay, rendered
+
+QUOTA = """
+[tenants.acme]
+max_queued = 7
+"""
+
+
+def templates(objects: tuple[Object, ...]) -> dict[str, list[Object]]:
+    """Of pods by their workloads' names: Kubernetes replaces pods when one changes."""
+    found: dict[str, list[Object]] = {}
+    for pods in pods_of(objects):
+        found.setdefault(name_of(pods.owner), []).append(pods.template)
+    return found
+
+
+def restarted(name: str, folder: Path, edit: Callable[[Path], None]) -> set[str]:
+    """Workloads whose pods are other ones after an edit of the manifests."""
+    edit(copied(folder))
+    before, after = templates(overlay(name)), templates(rendered(folder / "overlays" / name))
+    assert before.keys() == after.keys()
+    return {workload for workload in before if before[workload] != after[workload]}
+
+
+def appended(file: str, text: str) -> Callable[[Path], None]:
+    def edit(manifests: Path) -> None:
+        (manifests / file).write_text((manifests / file).read_text() + text)
+
+    return edit
+
+
+def pool_files() -> list[str]:
+    """Of the overlays themselves; those on Spot machines have their pools from them."""
+    names = [name for name in OVERLAYS if name not in SPOT]
+    return sorted(
+        str(file.relative_to(K8S))
+        for name in names
+        for file in (K8S / "overlays" / name).rglob("pool.toml")
+    )
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_a_quota_starts_front_ends_anew_and_no_pool(name: str, tmp_path: Path) -> None:
+    edit = appended("base/frontend.toml", QUOTA)
+    assert restarted(name, tmp_path, edit) == {"atelier-frontend"}
+
+
+@pytest.mark.parametrize("file", pool_files())
+def test_a_pools_settings_start_that_pool_anew(file: str, tmp_path: Path) -> None:
+    _, name, *_ = Path(file).parts
+    (pool,) = restarted(name, tmp_path, appended(file, "drain_s = 20\n"))
+    assert f"[pools.{pool.removeprefix('atelier-pool-')}]\n" in (K8S / file).read_text()
+
+
+def test_what_both_read_starts_all_of_them_anew(tmp_path: Path) -> None:
+    edit = appended("base/atelier.env", "ATELIER_LOG_LEVEL=debug\n")
+    everyone = {"atelier-frontend", *(f"atelier-pool-{name}" for name in ("flux", "sdxl", "wan"))}
+    assert restarted("cpu-demo", tmp_path, edit) == everyone

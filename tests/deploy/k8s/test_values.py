@@ -1,0 +1,214 @@
+"""A file of values: what it refuses, and what comes of it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service.settings.settings import Settings
+from tests.deploy.k8s.objects import name_of, named, namespace_of, of_kind, pods_of
+from tests.deploy.k8s.rendering import K8S, REPOSITORY, Object, copied, rendered
+from tests.deploy.k8s.settings import pool_of, settings_of
+from tests.deploy.k8s.test_scaling import query
+from tests.deploy.k8s.values import A_MODEL, ALL_WAYS, ODD
+from tools.cluster.machines import MACHINES
+from tools.cluster.overlay import files, write
+from tools.cluster.shares import filled, share_s
+from tools.cluster.values import Model, Values, ValuesError, read
+from workers.slice.chips import CHIPS
+from workers.slice.topology import TPU_SIZES
+
+VALUES = sorted((K8S / "values").glob("*.yaml"))
+REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
+    "a chip that nobody knows": ({"chip": "v9"}, "chip 'v9' is none of v5e, v6e"),
+    "another chip's topology": ({"topology": "2x2x1"}, "topology '2x2x1' is none of 2x4, 4x4"),
+    "a key that is none": ({"replicas": 2}, "models.0.replicas: Extra inputs"),
+    "fewer than none": ({"min": 3, "max": 2}, "min 3 is above max 2"),
+    "a name without letters": ({"name": "??"}, "has neither a letter nor a digit"),
+    "a way that is none": ({"capacity": ["cheap"]}, "models.0.capacity.0"),
+    "a name that ends a question": ({"name": 'a "b"'}, "models.0.name"),
+    "a name too long for a pool": ({"name": "n" * 40}, "too long for a pool's"),
+    "a pool that is no name": ({"pool": "-a-"}, "models.0.pool"),
+    "a setting that is none": ({"model_settings": {"sourse": "x"}}, "sourse"),
+    "a dtype that is none": ({"dtype": "fp8"}, "dtype"),
+    "a section that is none": ({"sections": {"pools": {}}}, "models.0.sections.pools"),
+    "a section's setting that is none": (
+        {"sections": {"output": {"watermark": True}}},
+        "watermark",
+    ),
+    "a setting with a key of its own": ({"pool_settings": {"mesh": "auto"}}, "pool_settings.mesh"),
+    **{
+        f"several models by `{key}`": (
+            {"pool_settings": {key: ["sdxl"]}},
+            f"pool_settings.{key}: an entry is a pool of one model",
+        )
+        for key in ("also", "by_turns")
+    },
+    "a longer time than pods have": ({"pool_settings": {"drain_s": 300}}, "30 s at the most"),
+    "nothing": ({"model_settings": {"sizes": None}}, "null"),
+    "no layout": ({"layout": {}}, "models.0.layout"),
+    "a layout of no axes": ({"layout": {"ici": {"cfg": "two"}}}, "models.0.layout"),
+}
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> tuple[Object, ...]:
+    """Of all ways to get machines."""
+    return rendered(write(ALL_WAYS, "values", copied(tmp_path_factory.mktemp("values"))))
+
+
+@pytest.mark.parametrize("file", VALUES, ids=lambda file: file.stem)
+def test_an_overlay_is_what_its_values_say(file: Path) -> None:
+    """`make overlays` writes them."""
+    folder = K8S / "overlays" / file.stem
+    there = {
+        str(one.relative_to(folder)): one.read_text() for one in folder.rglob("*") if one.is_file()
+    }
+    assert there == files(filled(read(file)), file.stem)
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_cannot_be_is_refused_by_its_key(case: str, tmp_path: Path) -> None:
+    change, said = REFUSALS[case]
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump({"models": [A_MODEL | change]}))
+    with pytest.raises(ValuesError) as caught:
+        read(file)
+    assert said in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_an_overlay_that_is_written_by_hand_stays(tmp_path: Path) -> None:
+    k8s = copied(tmp_path)
+    with pytest.raises(ValuesError, match="written by hand"):
+        write(ALL_WAYS, "cpu-demo", k8s)
+    assert (k8s / "overlays" / "cpu-demo" / "frontend.yaml").exists()
+
+
+@pytest.mark.parametrize("key", [{"site": {"project": "p"}}, {"redis_host": "10.0.0.3"}])
+def test_what_kustomize_has_from_elsewhere_is_not_ignored(key: Any, tmp_path: Path) -> None:
+    values = Values.model_validate({"models": [A_MODEL]} | key)
+    with pytest.raises(ValuesError, match=f"{next(iter(key))}: kustomize has"):
+        write(values, "mine", copied(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "plan", [{"model": "nope"}, {"model": "flux-dev", "request": {"widht": 10}}]
+)
+def test_a_plan_that_cannot_be_is_refused(plan: Any) -> None:
+    with pytest.raises(ValuesError, match="flux-dev: plan: "):
+        share_s(Model.model_validate(A_MODEL | {"objective_s": None, "plan": plan}))
+
+
+def test_two_models_have_two_pools() -> None:
+    twins = [A_MODEL | {"name": "flux dev"}, A_MODEL | {"name": "flux-dev"}]
+    with pytest.raises(ValueError, match="several would have the pool flux-dev"):
+        Values.model_validate({"models": twins})
+
+
+def test_a_share_is_written_down_or_reckoned() -> None:
+    with pytest.raises(ValuesError, match="flux-dev: say objective_s"):
+        share_s(Model.model_validate(A_MODEL | {"objective_s": None}))
+
+
+def test_machines_are_those_that_the_planner_knows() -> None:
+    for chip, by_topology in MACHINES.items():
+        for topology, machine in by_topology.items():
+            assert machine.topology == topology
+            if machine.kind == "tpu":
+                assert topology in TPU_SIZES[chip]
+            else:
+                assert CHIPS[chip].kind == "gpu"
+
+
+def test_every_pool_is_a_pool_of_these_settings(objects: tuple[Object, ...]) -> None:
+    pools = pods_of(objects, "pool")
+    assert {pods.container["command"][-1] for pods in pools} == {
+        *("flux-dev", "flux-dev-1-0", "wan", "sdxl")
+    }
+    for pods in pools:
+        settings: Settings = settings_of(objects, pods)
+        assert pool_of(settings, pods).model in {model.name for model in ALL_WAYS.models}
+    sdxl = settings_of(objects, next(p for p in pools if p.container["command"][-1] == "sdxl"))
+    assert sdxl.models["sdxl"].cold_start_s == 60
+    assert sdxl.pools["sdxl"].flags == ("a=b", 'c="d"')
+
+
+def test_keda_counts_the_work_of_this_install_alone(objects: tuple[Object, ...]) -> None:
+    place = 'namespace="pictures", cluster="east"'
+    asked = {
+        name_of(one): one["spec"]["triggers"][0]["metadata"]["query"]
+        for one in of_kind(objects, "ScaledObject")
+    }
+    models = {f"atelier-pool-{one.pool_name}": one.name for one in ALL_WAYS.models}
+    assert asked == {pool: query(model, place) for pool, model in models.items()}
+    scaled = named(objects, "ScaledObject", "atelier-pool-wan")["spec"]
+    assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (1, 2)
+
+
+def test_machines_come_by_a_compute_class(objects: tuple[Object, ...]) -> None:
+    classes = {name_of(one): one["spec"]["priorities"] for one in of_kind(objects, "ComputeClass")}
+    assert set(classes) == {"pictures.flux-dev", "pictures.flux-dev-1-0", "pictures.wan"}
+    assert all("namespace" not in one["metadata"] for one in of_kind(objects, "ComputeClass"))
+    ours, theirs, spot, on_demand, flex = classes["pictures.flux-dev"]
+    tpu = {"type": "tpu-v6e-slice", "count": 8, "topology": "2x4"}
+    assert all(one["tpu"] == tpu for one in classes["pictures.flux-dev"])
+    assert ours["reservations"]["specific"] == [{"name": "ours"}]
+    assert theirs["reservations"]["specific"] == [{"name": "theirs", "project": "other"}]
+    assert (spot["spot"], on_demand["spot"], flex["flexStart"]) == (True, False, {"enabled": True})
+    (slices,) = classes["pictures.wan"]
+    assert slices["tpu"] == {"type": "tpu-v6e-slice", "count": 4, "topology": "4x4"}
+    for gpu in classes["pictures.flux-dev-1-0"]:
+        assert gpu["machineType"] == "a3-highgpu-8g"
+        assert gpu["gpu"]["type"] == "nvidia-h100-80gb"
+
+
+def test_pods_of_a_class_leave_a_spot_machine_in_time(objects: tuple[Object, ...]) -> None:
+    """Of which some may be."""
+    for pods in pods_of(objects, "pool"):
+        pool = pods.container["command"][-1]
+        selector, seconds = pods.spec["nodeSelector"], pods.spec["terminationGracePeriodSeconds"]
+        tolerated = [one["key"] for one in pods.spec["tolerations"]]
+        if pool != "sdxl":
+            assert selector == {"cloud.google.com/compute-class": f"pictures.{pool}"}
+        on_spot = pool.startswith("flux")
+        assert seconds == (15 if on_spot else 60)
+        assert ("cloud.google.com/gke-spot" in tolerated) == on_spot
+        assert pool_of(settings_of(objects, pods), pods).drain_s == (10 if on_spot else 30)
+
+
+def test_two_pools_of_slices_live_side_by_side(tmp_path: Path) -> None:
+    """Each with network policies of its own."""
+    twins = [A_MODEL | {"name": name, "topology": "4x4"} for name in ("one", "two")]
+    values = Values.model_validate({"models": twins})
+    found = rendered(write(values, "two", copied(tmp_path)))
+    policies = {name_of(one) for one in of_kind(found, "NetworkPolicy")}
+    assert {"between-hosts-one", "between-hosts-two", "tpu-metrics-one"} <= policies
+    assert all(namespace_of(one) == "atelier" for one in found if one["kind"] != "Namespace")
+
+
+def test_the_documented_file_is_one(tmp_path: Path) -> None:
+    """And its shares are those that the page names."""
+    page = (REPOSITORY / "docs" / "operations" / "gke.md").read_text()
+    (text,) = re.findall(r"^```yaml\n(models:\n.+?)^```$", page, re.MULTILINE | re.DOTALL)
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    values = filled(read(file))
+    assert [model.objective_s for model in values.models] == [25, 600]
+    found = rendered(write(values, "mine", copied(tmp_path / "k8s")))
+    pools = pods_of(found, "pool")
+    assert {pool_of(settings_of(found, pods), pods).model for pods in pools} == {
+        model.name for model in values.models
+    }
+
+
+def test_settings_of_a_pool_are_toml() -> None:
+    for model in (*ALL_WAYS.models, *ODD.models):
+        told = tomllib.loads(model.toml())
+        assert set(told) == {"models", "pools", *model.sections}
+        assert told["pools"][model.pool_name]["model"] == model.name

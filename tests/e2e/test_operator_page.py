@@ -1,0 +1,68 @@
+"""The operators' page of a server that wants keys, in a real browser."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.browser import a_browser
+from tests.e2e.system import ATELIER
+from tests.e2e.test_playground_keys import key, url
+from tests.service.standin import MODEL
+
+__all__ = ["key", "url"]
+
+
+@pytest.fixture
+def operators_key(redis_url: str, url: str) -> str:
+    command = [*ATELIER, "keys", "create", "--operator", "--name", "alice", "--redis", redis_url]
+    return subprocess.check_output(command, text=True).strip()
+
+
+@pytest.fixture
+def page(url: str) -> Iterator[Page]:
+    """Nothing may go wrong in it, and no request leaves its server."""
+    with a_browser() as browser:
+        page, wrong = browser.new_page(), list[str]()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda one: one.url.startswith(url) or wrong.append(one.url))
+        page.goto(f"{url}/operator")
+        yield page
+        assert not wrong
+
+
+def enter(page: Page, text: str) -> None:
+    page.get_by_label("Operator's key").fill(text)
+    page.get_by_role("button", name="Open").click()
+
+
+def test_what_an_operator_sees_and_does(
+    page: Page,
+    key: str,
+    operators_key: str,
+) -> None:
+    state = page.locator("#state")
+    expect(state).to_have_text("key needed")
+    enter(page, key)
+    expect(state).to_contain_text("this key is a tenant's")
+    expect(page.locator("#all")).to_be_hidden()
+    enter(page, operators_key)
+    expect(state).to_have_text("ready")
+    worker = page.locator("#workers tbody tr").first
+    expect(worker).to_contain_text(MODEL)
+    page.get_by_label("Reason").fill("a driver <b>")
+    worker.get_by_role("button", name="Pause").click()
+    expect(page.locator("#paused tbody tr")).to_contain_text("a driver <b>")
+    expect(page.locator("#paused tbody tr")).to_contain_text("alice")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator("#paused")).to_have_text("none")
+    told = page.locator("#audit tbody tr")
+    expect(told.first).to_contain_text("resume pool")
+    expect(told.filter(has_text="127.0.0.1")).to_have_count(2)
+    made = told.filter(has_text="command line at").filter(has_text="create operator's key alice")
+    expect(made).to_have_count(1)
+    page.reload()
+    expect(state).to_have_text("ready")  # the tab remembers the key

@@ -1,0 +1,93 @@
+"""A real system that pushes its metrics to a real collector, to the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.jobs.model.gen_ai import DURATION, DURATION_SECONDS
+from tests.collector import Collector, Pushed, collecting
+from tests.e2e.conftest import Start
+from tests.e2e.system import until
+from tests.e2e.watched import POOLS_PAGE
+
+POOLS = {"tiny": {"model": "tiny", "slots": 1, "metrics_port": 0}}
+BY_SCRAPES = ("atelier_http_", "atelier_connections", "process_", "python_")
+"""What a look at the page changes, or the time."""
+REFUSED = "atelier_jobs_refused_total"
+SUMS = ("_total", "_sum", "_count")
+
+Sums = dict[tuple[str, frozenset[str]], float]
+"""By name and the labels' values."""
+
+
+def on_page(address: str) -> Sums:
+    page = httpx.get(f"{address}/metrics", trust_env=False).text
+    return {
+        (
+            sample.name.replace(DURATION_SECONDS, DURATION),
+            frozenset(sample.labels.values()) - {""},
+        ): (sample.value)
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name.endswith(SUMS) and not sample.name.startswith(BY_SCRAPES)
+    }
+
+
+def in_push(process: Pushed) -> Sums:
+    found: Sums = {}
+    for (name, labels), point in process.points.items():
+        values = frozenset(text for _, text in labels)
+        if point.count is not None:
+            found |= {(f"{name}_sum", values): point.value, (f"{name}_count", values): point.count}
+        elif name.endswith(SUMS):
+            found[name, values] = point.value
+    return {key: value for key, value in found.items() if not key[0].startswith(BY_SCRAPES)}
+
+
+def of(collector: Collector, service: str) -> Pushed | None:
+    found = [one for one in collector.pushed.values() if one.resource["service.name"] == service]
+    return found[0] if found else None
+
+
+def test_what_is_pushed_is_what_the_pages_have(start: Start, state: Path) -> None:
+    with collecting() as collector:
+        system = start(
+            ATELIER_POOLS=json.dumps(POOLS),
+            ATELIER_METRICS__OTLP_ENDPOINT=collector.url,
+            ATELIER_METRICS__PUSH_EVERY_S="0.5",
+        )
+        url = system.url
+        pages = {
+            "atelier-frontend": url,
+            "atelier-pool": f"http://127.0.0.1:{system.wait_for(POOLS_PAGE)[1]}",
+        }
+        with httpx.Client(base_url=url, timeout=90, trust_env=False) as http:
+            body = {"prompt": "a star", "num_inference_steps": 2}
+            made = http.post("/v1/generate", json=body, headers={"Prefer": "wait=60"}).json()
+            assert made["state"] == "succeeded"
+
+            def is_same(service: str) -> bool:
+                process = of(collector, service)
+                return process is not None and in_push(process) == on_page(pages[service])
+
+            for service in pages:
+                until(lambda service=service: is_same(service), f"{service}'s metrics")
+            ended = "atelier_jobs_ended_total", frozenset({"tiny", "default", "succeeded"})
+            pool = of(collector, "atelier-pool")
+            assert pool and in_push(pool)[ended] == 1
+            assert pool.resource["atelier.model"] == "tiny"
+            http.post("/v1/generate", json=body | {"width": "x"})
+        os.kill(system.process.pid, signal.SIGINT)
+        assert system.wait() == 0
+        front = of(collector, "atelier-frontend")
+        assert front
+        counts = in_push(front).items()
+        assert sum(value for (name, _), value in counts if name == REFUSED) == 1, "the last push"
+        gauges = {name for name, _ in front.points}
+        assert {"atelier_queue_up", "atelier_queue_jobs"} <= gauges

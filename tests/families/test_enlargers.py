@@ -1,0 +1,136 @@
+"""Hires fix by a network that enlarges a model's own latents: two passes, as by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.interface.image_start import latents_file
+from models.interface.pipeline import parted
+from models.parallel.axis_rules import Layout
+from models.spec.hires import with_defaults
+from tests.families.suite import EVERY, loaded
+from tests.families.suite.entry import image_file
+from tests.parity.programs import Programs
+from workers.engine.engine import Engine
+from workers.engine.passes import prepared_passes
+from workers.engine.row import Row
+from workers.engine.snapshot import RowSnapshot
+from workers.plan.estimate import estimate
+from workers.plan.model import sketch_of
+from workers.slice.chips import CHIPS
+from workers.slice.mesh_shape import MeshShape
+
+WITH = frozenset({"ltx"})
+"""Models with such a network."""
+IMAGES: Mapping[str, Mapping[str, bytes]] = {"text": {}, "image": {"image": image_file(4)}}
+
+
+@pytest.fixture(scope="module", params=sorted(WITH))
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return EVERY[family].least(tmp_path_factory.mktemp("least") / family)
+
+
+@pytest.fixture
+async def engine(family: str, folder: Path, layout: Layout) -> AsyncIterator[Engine]:
+    engine = Engine(loaded(family, folder, "float32"), layout, slots=4)
+    yield engine
+    engine.close()
+
+
+def asked(family: str, engine: Engine) -> dict[str, Any]:
+    spec = engine.pipeline.spec
+    fields = {**spec.defaults, **EVERY[family].least_request, "num_inference_steps": 2, "seed": 1}
+    multiple = spec.limits.size_multiple_px
+    return {**fields, "hires": with_defaults({}, fields, multiple, spec.enlargers)}
+
+
+def by_hand(engine: Engine, fields: dict[str, Any], images: Mapping[str, bytes]) -> Any:
+    """Draw both passes without an engine: pixels, and sound where there is one."""
+    programs, pipeline = Programs(engine.pipeline), engine.pipeline
+    one, other = prepared_passes(pipeline, fields, images)
+    assert other is not None
+    *_, row = programs.denoise(one.prepared)
+    files = {**images, other.begins_with: latents_file(np.asarray(pipeline.spatial(row)))}
+    *_, row = programs.denoise(pipeline.prepare(other.fields, files))
+    return parted(programs.decode(pipeline.weights, row))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("begun", IMAGES)
+async def test_two_passes_by_the_models_own_upscaler(
+    family: str, engine: Engine, begun: str
+) -> None:
+    """Alike by hand, beside a plain request of each pass's size, and from a snapshot in either."""
+    fields, images = asked(family, engine), IMAGES[begun]
+    plain = {name: value for name, value in fields.items() if name != "hires"}
+    larger = {**plain, **{name: fields["hires"][name] for name in ("width", "height")}}
+    kept: dict[int, RowSnapshot] = {}
+    taking: list[asyncio.Task[None]] = []
+
+    async def keep(row: Row) -> None:
+        snapshot = await engine.take_snapshot(row)
+        kept[snapshot.done] = snapshot
+
+    def on_step(row: Row) -> None:
+        taking.append(asyncio.ensure_future(keep(row)))
+
+    found, alone, large = await asyncio.gather(
+        engine.generate(fields, images, on_step=on_step),
+        engine.generate(plain, images),
+        engine.generate(larger, images),
+    )
+    await asyncio.gather(*taking)
+    pixels, sound = by_hand(engine, fields, images)
+    assert np.abs(found.pixels.astype(int) - np.asarray(pixels)).max() <= 1
+    assert found.sound is None or np.allclose(found.sound, sound, atol=1e-4)
+    scale = fields["hires"]["width"] / fields["width"]
+    assert found.pixels.shape[-2] == scale * alone.pixels.shape[-2]
+    assert found.pixels.shape == large.pixels.shape
+    assert not np.array_equal(found.pixels, large.pixels)
+    first, steps = fields["num_inference_steps"], found.steps
+    assert steps == first + len(_second(engine)["sigmas"])
+    assert {1, first, first + 1} & kept.keys()
+    for at in sorted({1, first, first + 1} & kept.keys()):
+        resumed = await engine.generate(fields, images, begin=kept[at])
+        assert np.array_equal(resumed.pixels, found.pixels), at
+        assert found.sound is None or np.array_equal(resumed.sound, found.sound)
+        assert resumed.own_seconds < resumed.device_seconds
+    broken = replace(kept[max(kept)], leaves={"['latents']": np.zeros((1, 1), np.float32)})
+    anew = await engine.generate(fields, images, begin=broken)
+    assert np.array_equal(anew.pixels, found.pixels), "it begins with its first pass"
+
+
+def _second(engine: Engine) -> Mapping[str, Any]:
+    (one,) = engine.pipeline.spec.enlargers.values()
+    return one.second
+
+
+@pytest.mark.parametrize("name", sorted(EVERY.keys() - WITH))
+def test_others_have_none(name: str, tmp_path: Path) -> None:
+    spec = loaded(name, EVERY[name].least(tmp_path / name), "float32").spec
+    assert not spec.enlargers
+
+
+def test_its_second_pass_is_planned(family: str, folder: Path) -> None:
+    """With the network's weights, from shapes alone."""
+    found = sketch_of(str(folder), "float32", {**EVERY[family].least_request, "hires": {}})
+    assert found.second is not None and found.second.weights == found.weights
+    own = {weight.network for weight in found.second.encode.weights}
+    assert own - {weight.network for weight in found.encode.weights}
+    need, once = (
+        estimate(one, MeshShape().over(1), CHIPS["v6e"]).memory["temporaries"]
+        for one in (found, replace(found, second=None))
+    )
+    assert need > once

@@ -1,0 +1,291 @@
+"""Sizes of one bucket of tokens: one step program for all, and each size's own picture."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from models import registry
+from models.checkpoint.folder import CheckpointError
+from models.interface.pipeline import Fields, Pipeline, denoise, generate
+from models.interface.token_buckets import OF_SIZE
+from models.spec.quality_presets import Quality, StepCache
+from tests.families.suite import EVERY, SUITE, loaded
+from tests.families.test_drawing import LATENTS, assert_alike
+from tests.parallel.layouts import layout
+from tests.parallel.place import placed
+from tests.workers.resume import disturbed_at
+from workers.engine.engine import Engine
+from workers.engine.snapshot import UnfitSnapshot, check_fit
+from workers.programs.batch_sizes import exact
+from workers.programs.bucket_programs import BucketPrograms
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+SIZES: dict[str, tuple[tuple[int, ...], ...]] = {
+    "flux": ((64, 64), (48, 80), (72, 56)),
+    "wan": ((64, 48, 13), (48, 80, 9), (112, 32, 9)),
+}
+"""Sizes of one bucket, of which the first alone pads nothing: 64, 60 and 63 tokens, and 48, 45 and
+42. No layout splits all of them evenly."""
+TOKENS = {"flux": 64, "wan": 48}
+FULL, *SHORT = SIZES["flux"]
+CACHED = {"cached": Quality(step_cache=StepCache(kind="teacache", threshold=0.3))}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "one device": {},
+    "cfg 2": {"cfg": 2},
+    "ulysses 4": {"context": 4},
+    "ring 4": {"context": 4, "ring": 4},
+    "tensor 2": {"tensor": 2},
+    "data 2": {"data": 2},
+}
+Load = Callable[..., Pipeline]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("buckets")
+    return {case: SUITE[case].make(root / case) for case in SIZES}
+
+
+@pytest.fixture(scope="module")
+def load(folders: dict[str, Path]) -> Load:
+    def load(
+        case: str = "flux", token_buckets: float = 0.3, dtype: str = "float32", **how: Any
+    ) -> Pipeline:
+        defaults, source = of_size(SIZES[case][0]), str(folders[case])
+        return registry.load(case, source, dtype, defaults, token_buckets=token_buckets, **how)
+
+    return load
+
+
+@pytest.fixture(scope="module")
+def bucketed(load: Load) -> Pipeline:
+    return load()
+
+
+@pytest.fixture(scope="module")
+def unpadded(load: Load) -> Pipeline:
+    return load(token_buckets=0.0)
+
+
+def of_size(size: tuple[int, ...]) -> Fields:
+    return dict(zip(("width", "height", "num_frames"), size, strict=False))
+
+
+def request(pipeline: Pipeline, size: tuple[int, ...], **more: Any) -> Fields:
+    own = SUITE[pipeline.spec.name].request
+    fields = {**pipeline.spec.defaults, **own, "max_sequence_length": 16}
+    return {**fields, **of_size(size), **more}
+
+
+def picture() -> bytes:
+    file = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+async def drawn(engine: Engine, fields: Fields) -> tuple[bytes, bytes]:
+    """Pixels and last latents: rounding shows in these that pixels hide."""
+    states: list[Any] = []
+    made = await engine.generate(
+        fields, {}, lambda row: states.append(row.checked.state["latents"])
+    )
+    return made.pixels.tobytes(), np.asarray(states[-1]).tobytes()
+
+
+def programs(engine: Engine, requests: Sequence[Fields]) -> list[BucketPrograms]:
+    return [engine.programs.of(engine.pipeline.prepare(fields, {})) for fields in requests]
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "dtype"),
+    [
+        *((case, name, "float32") for case in SIZES for name in LAYOUTS),
+        *((case, "one device", "bfloat16") for case in SIZES),
+    ],
+)
+async def test_sizes_share_a_step_program_and_change_no_bit_of_each_other(
+    case: str, name: str, dtype: str, load: Load
+) -> None:
+    by, sizes = layout(**LAYOUTS[name]), SIZES[case]
+    pipeline = placed(load(case, dtype=dtype), by)
+    requests = [request(pipeline, size) for size in sizes]
+    engine = Engine(pipeline, by, 3, exact(2))
+    try:
+        together = await asyncio.gather(*(drawn(engine, fields) for fields in requests))
+        alone = [await drawn(engine, fields) for fields in requests]
+        found = programs(engine, requests)
+    finally:
+        engine.close()
+    assert together == alone
+    assert len({pixels for pixels, _ in together}) == len(sizes), "all alike"
+    phases = [list(of_size.phases.values()) for of_size in found]
+    assert all(one == phases[0] and len(one) == 1 for one in phases)
+    assert len(phases[0][0].programs) == 1, "one step for all"
+    assert len(engine._compiler._encodings) == 1, "one encoder for all"
+    assert len({id(of_size.decode) for of_size in found}) == len(sizes), "decoders by size"
+
+
+async def test_rows_of_other_sizes_share_a_batch(bucketed: Pipeline) -> None:
+    engine = Engine(bucketed, layout(), 2, exact(2))
+    seen: list[int] = []
+    plain = engine.step_loop._meter.step
+
+    def step(batch: Any, seconds: float) -> None:
+        seen.append(len({id(row.programs) for row in batch.rows}))
+        plain(batch, seconds)
+
+    engine.step_loop._meter.step = step  # type: ignore[method-assign]
+    try:
+        requests = [request(bucketed, size, num_inference_steps=8) for size in SHORT]
+        await engine.warm_up(requests)
+        await asyncio.gather(*(engine.generate(fields, {}) for fields in requests))
+    finally:
+        engine.close()
+    assert 2 in seen
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_sizes_draw_what_steps_of_their_own_draw(case: str, load: Load) -> None:
+    """But for rounding, where nothing is padded, too: XLA sums a softmax behind a mask in another
+    order."""
+    bucketed, unpadded = load(case), load(case, 0.0)
+    for size in SIZES[case][:2]:
+        fields = request(bucketed, size)
+        rows, others = (list(denoise(one, one.prepare(fields, {}))) for one in (bucketed, unpadded))
+        for row, other in zip(rows, others, strict=True):
+            found, latents = (
+                np.asarray(of_size) for of_size in (of_video(bucketed, row), other["latents"])
+            )
+            assert len(row["latents"]) == TOKENS[case]
+            assert np.abs(found - latents).max() <= LATENTS * np.abs(latents).max()
+            assert not np.asarray(row["latents"])[math.prod(row["extent"]) :].any()
+        pixels, other = (
+            np.asarray(jax.jit(one.preview)(one.weights, of[-1]))
+            for one, of in ((bucketed, rows), (unpadded, others))
+        )
+        assert_alike(pixels, other)
+
+
+def of_video(pipeline: Any, row: Any) -> Any:
+    """A row's latents without padding, as rows of their own size have them."""
+    if pipeline.spec.family == "wan":
+        return pipeline.of_video(row, "latents")
+    return row["latents"][: math.prod(row["extent"])]
+
+
+@pytest.mark.parametrize(
+    ("case", "size"), [(case, size) for case in SIZES for size in SIZES[case][1:]]
+)
+def test_a_padded_picture_is_diffusers(
+    case: str, size: tuple[int, ...], load: Load, folders: dict[str, Path]
+) -> None:
+    pipeline, asked = load(case), {**SUITE[case].request, **of_size(size)}
+    fields = {**pipeline.spec.defaults, **asked}
+    assert pipeline.prepare(fields, {}).step_bucket
+    assert_alike(generate(pipeline, fields, {}), SUITE[case].reference(folders[case], asked))
+
+
+async def test_the_rest_of_a_padded_picture_is_the_same_to_the_bit(
+    bucketed: Pipeline, unpadded: Pipeline
+) -> None:
+    """And a pool whose sizes have steps of their own begins anew: what was kept is of another
+    shape."""
+    fields = request(bucketed, SHORT[0], num_inference_steps=16)
+    first, second, other = (
+        Engine(one, layout(), slots=1) for one in (bucketed, bucketed, unpadded)
+    )
+    try:
+        whole, kept = await disturbed_at(3, first, fields, {})
+        rest = await second.generate(fields, {}, begin=kept)
+        assert (rest.pixels == whole.pixels).all()
+        [row] = [one.row.result() for one in programs(other, [fields])]
+        with pytest.raises(UnfitSnapshot):
+            check_fit(kept, first._launcher.leaves(row), frozenset(kept.leaves), 16)
+        steps: list[int] = []
+        anew = await other.generate(fields, {}, lambda row: steps.append(row.done), begin=kept)
+        assert len(steps) == 16
+        assert_alike(anew.pixels, whole.pixels)
+    finally:
+        for engine in (first, second, other):
+            engine.close()
+
+
+async def test_hires_fix_goes_from_bucket_to_bucket(bucketed: Pipeline, unpadded: Pipeline) -> None:
+    hires = {"width": 72, "height": 120, "upscaler": "latent", "strength": 0.6}
+    found = []
+    for pipeline in (bucketed, unpadded):
+        fields = request(pipeline, SHORT[0], num_inference_steps=4)
+        engine = Engine(pipeline, layout(), 1)
+        try:
+            made = await engine.generate({**fields, "hires": {**hires, "steps": 4}}, {})
+        finally:
+            engine.close()
+        found.append(made.pixels)
+    assert_alike(*found)
+
+
+@pytest.mark.parametrize("name", ["flux-fill", "flux-control", "flux-redux"])
+def test_images_beside_the_latents_are_padded_too(
+    name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    entry = EVERY[name]
+    folder = entry.least(tmp_path_factory.mktemp(name) / name)
+    pixels = []
+    for extra in (0.0, 1.0):
+        pipeline = loaded(name, folder, "float32", token_buckets=extra)
+        fields = {**pipeline.spec.defaults, **entry.request, "max_sequence_length": 16}
+        prepared = pipeline.prepare(fields, entry.images)
+        assert bool(prepared.step_bucket) == bool(extra)
+        pixels.append(generate(pipeline, fields, entry.images))
+    assert_alike(*pixels)
+
+
+def test_an_image_beneath_the_noise_is_padded_too(bucketed: Pipeline, unpadded: Pipeline) -> None:
+    found = [
+        generate(one, request(one, SHORT[1], strength=0.7), {"image": picture()})
+        for one in (bucketed, unpadded)
+    ]
+    assert_alike(*found)
+
+
+def test_what_knows_one_size_has_steps_of_its_own(load: Load, tmp_path: Path) -> None:
+    cached = load(qualities=CACHED)
+    assert not cached.prepare(request(cached, FULL, quality="cached"), {}).step_bucket
+    assert cached.prepare(request(cached, FULL), {}).step_bucket
+    far = cached.spec.limits.max_side_px + 64
+    assert not cached.prepare(request(cached, (far, 64)), {}).step_bucket
+    entry = EVERY["flux-kontext"]
+    kontext = loaded("flux-kontext", entry.least(tmp_path / "m"), "float32", token_buckets=0.3)
+    fields = {**kontext.spec.defaults, **entry.request}
+    assert not kontext.prepare(fields, entry.images).step_bucket
+    assert kontext.prepare(fields, {}).step_bucket
+
+
+def test_nothing_is_padded_unless_it_is_asked_for(unpadded: Pipeline) -> None:
+    prepared = unpadded.prepare(request(unpadded, SHORT[0]), {})
+    assert not prepared.step_bucket
+    assert not any(name.startswith(OF_SIZE) for name in prepared.inputs)
+
+
+def test_families_without_buckets_refuse_them(tmp_path: Path) -> None:
+    refusals = {
+        "sdxl": "token_buckets is set, but steps of a StableDiffusionXL",
+        "flux-controlnet": "token_buckets: ControlNets know one size",
+        "wan-vace": "token_buckets: videos of this model begin with images",
+    }
+    for name, reason in refusals.items():
+        folder = EVERY[name].least(tmp_path / name)
+        with pytest.raises(CheckpointError, match=reason):
+            loaded(name, folder, "float32", token_buckets=0.06)

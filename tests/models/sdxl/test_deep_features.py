@@ -1,0 +1,107 @@
+"""A UNet's step by a plan: whole it is the plain one, left out it takes the inner levels' last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from models.nn.layers.step_cache import PlannedStep, blank_plan
+from models.parallel.trace_options import TraceOptions
+from models.sdxl.config import UNetConfig
+from models.sdxl.network import UNet
+from models.spec.quality_presets import WEIGHTS
+from tests.models.sdxl.test_config import SDXL_BASE
+
+SIZE, PROMPTS, ROWS = 8, 2, 2
+SMALL = {
+    "block_out_channels": (8, 16),
+    "down_block_types": ("CrossAttnDownBlock2D",) * 2,
+    "up_block_types": ("CrossAttnUpBlock2D",) * 2,
+    "layers_per_block": 1,
+    "attention_head_dim": (1, 2),
+    "transformer_layers_per_block": 1,
+    "cross_attention_dim": 12,
+    "norm_num_groups": 4,
+    "addition_time_embed_dim": 4,
+    "projection_class_embeddings_input_dim": 24 + 6,
+}
+"""Its outermost level has transformers, which SDXL's has not."""
+WHOLE, REUSE = (0.0,), (1.0,)
+
+
+@pytest.fixture(scope="module")
+def unet() -> UNet:
+    return UNet(UNetConfig.from_dict(SDXL_BASE | SMALL), rngs=nnx.Rngs(0))
+
+
+def inputs(unet: UNet, seed: int) -> list[jax.Array]:
+    """Latents of all prompts of all rows, and what the network is told."""
+    keys = jax.random.split(jax.random.key(seed), 4)
+    batch = ROWS * PROMPTS
+    return [
+        jax.random.normal(keys[0], (batch, SIZE, SIZE, 4)),
+        jnp.full((batch,), 900.0 - 40 * seed),
+        jax.random.normal(keys[1], (batch, 7, unet.config.text_features)),
+        jax.random.normal(keys[2], (batch, 6)),
+        jnp.ones((batch, 6)),
+    ]
+
+
+def kept(unet: UNet) -> dict[str, jax.Array]:
+    row = blank_plan(1, PROMPTS, SIZE * SIZE, unet.config.inner_features, jnp.float32)
+    return jax.tree.map(lambda leaf: jnp.stack([leaf] * ROWS), row)
+
+
+def step(
+    unet: UNet, cached: dict[str, jax.Array], weights: Any, told: list[jax.Array]
+) -> tuple[np.ndarray, dict[str, jax.Array]]:
+    """The prediction by rows' plans, and what they keep then."""
+    cache = PlannedStep("planned", cached, {WEIGHTS: jnp.array(weights)})
+    found = unet(*told, cache=cache)
+    return np.asarray(found), cache.after
+
+
+def test_a_whole_step_is_the_plain_one(unet: UNet) -> None:
+    told = inputs(unet, 1)
+    found, after = step(unet, kept(unet), [WHOLE, WHOLE], told)
+    np.testing.assert_allclose(found, unet(*told), rtol=1e-5, atol=1e-5)
+    assert np.abs(after["residual"]).min() < np.abs(after["residual"]).max()
+
+
+def test_a_step_that_is_left_out_runs_the_outermost_level_alone(
+    unet: UNet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what came up from the others in the last whole step; by row."""
+    before, now = inputs(unet, 1), inputs(unet, 2)
+    _, after = step(unet, kept(unet), [WHOLE, WHOLE], before)
+    found, still = step(unet, after, [REUSE, WHOLE], now)
+    plain = np.asarray(unet(*now))
+    one_row = slice(0, PROMPTS)
+    assert np.abs(found[one_row] - plain[one_row]).max() > 1e-3
+    np.testing.assert_allclose(found[PROMPTS:], plain[PROMPTS:], rtol=1e-5, atol=1e-5)
+    assert np.array_equal(still["residual"][0], after["residual"][0])
+    taken: list[Any] = []
+    inner = unet.inner
+    monkeypatch.setattr(unet, "inner", lambda *told: taken.append(inner(*told)) or taken[-1])
+    unet(*before)
+    monkeypatch.setattr(unet, "inner", lambda *told: taken[0])
+    expected = np.asarray(unet(*now))
+    np.testing.assert_allclose(found[one_row], expected[one_row], rtol=1e-5, atol=1e-5)
+
+
+def test_strips_are_cut_and_joined_around_what_is_kept(
+    unet: UNet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, now = inputs(unet, 1), inputs(unet, 2)
+    _, after = step(unet, kept(unet), [WHOLE, WHOLE], before)
+    expected, _ = step(unet, after, [REUSE, WHOLE], now)
+    monkeypatch.setattr(unet, "_strips", lambda *sizes: 2)
+    with TraceOptions().active():
+        found, again = step(unet, after, [REUSE, WHOLE], now)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    assert again["residual"].shape == after["residual"].shape

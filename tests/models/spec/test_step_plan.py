@@ -1,0 +1,103 @@
+"""Plans of step caches: the weights of each step, stretched plans, and plans that are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from models.spec.quality_presets import Quality
+from models.spec.step_plan import PlannedCache, taylor
+
+NO_TURN = [False] * 8
+
+
+def plan(*whole: int, steps: int = 8, **more: Any) -> PlannedCache:
+    return PlannedCache(kind="planned", steps=steps, whole=whole, **more)
+
+
+def test_what_is_reused_is_the_last_whole_steps() -> None:
+    assert plan(0, 1, 4).weights(NO_TURN) == [
+        *[(0.0,)] * 2, *[(1.0,)] * 2, (0.0,), *[(1.0,)] * 3
+    ]  # fmt: skip
+
+
+def test_the_first_step_and_those_after_a_turn_run_whole_and_look_no_further_back() -> None:
+    turned = [step == 4 for step in range(8)]
+    weights = plan(1, 2, estimate="taylor").weights(turned)
+    assert [any(one) for one in weights] == [False, False, False, True, False, True, True, True]
+    assert weights[3] == (2.0, -1.0)
+    assert weights[5] == (1.0, 0.0), "of the phase's own whole steps there is one yet"
+
+
+def test_magnitudes_are_those_of_the_step_against_the_last_whole_one() -> None:
+    found = plan(0, 2, steps=4, estimate="magnitude", magnitudes=(1.0, 2.0, 4.0, 5.0))
+    assert found.weights(NO_TURN[:4]) == [(0.0,), (2.0,), (0.0,), (1.25,)]
+    twice = found.weights(NO_TURN)
+    assert twice[1] == pytest.approx((1.5,)) and twice[3] == pytest.approx((3.0,))
+
+
+@pytest.mark.parametrize("behind", [(4,), (4, 3), (5, 2), (5, 4, 1), (6, 3, 2)])
+def test_taylor_continues_what_has_its_order(behind: tuple[int, ...]) -> None:
+    """A constant and a line exactly; of a parabola what divided differences make of it."""
+    at = behind[0] + 2
+    for function in (lambda t: 3.0, lambda t: 2.0 * t - 1)[: len(behind)]:
+        found = sum(w * function(t) for w, t in zip(taylor(at, behind), behind, strict=True))
+        assert found == pytest.approx(function(at))
+
+
+def test_taylor_of_second_order_follows_the_published_recursion() -> None:
+    """Differences of differences, each over the distance of the newer two whole steps."""
+    steps, values, ahead = (7, 4, 2), (3.0, -1.0, 5.0), 2
+    newer = (values[0] - values[1]) / (steps[0] - steps[1])
+    older = (values[1] - values[2]) / (steps[1] - steps[2])
+    bend = (newer - older) / (steps[0] - steps[1])
+    expected = values[0] + ahead * newer + ahead**2 / 2 * bend
+    found = sum(w * v for w, v in zip(taylor(7 + ahead, steps), values, strict=True))
+    assert found == pytest.approx(expected)
+
+
+def test_a_plan_is_stretched_over_other_numbers_of_steps() -> None:
+    def whole(steps: int) -> list[int]:
+        weights = plan(0, 1, 4).weights([False] * steps)
+        return [step for step, one in enumerate(weights) if not any(one)]
+
+    assert whole(8) == [0, 1, 4] and whole(16) == [0, 2, 8] and whole(4) == [0, 2]
+    assert whole(1) == [0] and whole(0) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"steps": 4, "whole": [0, 4]}, "stay below the 4 steps"),
+        ({"steps": 4, "whole": [2, 1]}, "must rise"),
+        ({"steps": 4, "whole": []}, "at least 1 item"),
+        ({"steps": 2, "whole": [0], "estimate": "magnitude"}, "which needs them"),
+        ({"steps": 2, "whole": [0], "magnitudes": [1, 1]}, "which needs them"),
+        ({"steps": 2, "whole": [0], "order": 2}, "belongs to the estimate taylor"),
+        (
+            {"steps": 2, "whole": [0], "order": 2, "estimate": "magnitude", "magnitudes": [1, 1]},
+            "belongs to the estimate taylor",
+        ),
+        (
+            {"steps": 2, "whole": [0], "estimate": "magnitude", "magnitudes": [1, 0]},
+            "2 numbers above 0",
+        ),
+        ({"steps": 2, "whole": [0], "order": 3}, "less than or equal to 2"),
+        ({"steps": 2, "whole": [0], "threshold": 0.1}, "not permitted"),
+    ],
+)
+def test_a_plan_that_is_none_says_why(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Quality.model_validate({"step_cache": {"kind": "planned", **wrong}})
+
+
+def test_plans_that_look_equally_far_back_share_batches() -> None:
+    def key(found: PlannedCache) -> str:
+        return Quality(step_cache=found).key
+
+    ratios = plan(0, 3, estimate="magnitude", magnitudes=(1.0,) * 8)
+    assert key(plan(0, 1)) == key(ratios) == "planned"
+    assert key(plan(0, 1, estimate="taylor")) == key(plan(0, 5, estimate="taylor")) == "planned-2"
+    assert key(plan(0, 1, estimate="taylor", order=2)) == "planned-3"

@@ -1,0 +1,110 @@
+"""Native buckets: each observation lies in its own, whatever the resolution; there are few."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.jobs.model.native_buckets import (
+    MAX_BUCKETS,
+    SCHEMA,
+    ZERO_THRESHOLD,
+    BucketCounts,
+    NativeBuckets,
+)
+
+LOWEST = -4
+"""Schema that Prometheus has no lower one than, of those by powers of two."""
+SIZES = st.floats(ZERO_THRESHOLD, exclude_min=True, allow_infinity=False)
+WIDE = [2.0**exponent for exponent in range(-120, 120)]
+"""More than there are buckets for, in the first schemas."""
+
+
+def of(*values: float) -> BucketCounts:
+    buckets = NativeBuckets()
+    for value in values:
+        buckets.observe(value)
+    return buckets.counts()
+
+
+def lies_in(size: float, index: int, schema: int) -> bool:
+    """Whether base**(index - 1) < size <= base**index, exactly; base is 2**(2**-schema)."""
+    powers, step = (2**schema, 1) if schema >= 0 else (1, 2**-schema)
+    raised = Fraction(size) ** powers
+    return Fraction(2) ** ((index - 1) * step) < raised <= Fraction(2) ** (index * step)
+
+
+def bucket_of(size: float, schema: int) -> int:
+    """Reckoned by a logarithm, and then exactly."""
+    about = math.ceil(math.log2(size) * 2.0**schema)
+    (found,) = (index for index in range(about - 1, about + 2) if lies_in(size, index, schema))
+    return found
+
+
+@given(SIZES)
+def test_an_observation_lies_in_its_bucket(size: float) -> None:
+    found = of(size)
+    assert found.schema == SCHEMA
+    assert found.positive == {bucket_of(size, SCHEMA): 1}
+
+
+@given(st.lists(SIZES, min_size=1, max_size=20))
+def test_after_a_loss_of_resolution_too(sizes: list[float]) -> None:
+    """Those from before and those from afterwards, all of them."""
+    found = of(*sizes, *WIDE, *sizes)
+    assert LOWEST <= found.schema < SCHEMA
+    assert len(found.positive) <= MAX_BUCKETS
+    assert list(found.positive) == sorted(found.positive)
+    every = [*sizes, *WIDE, *sizes]
+    assert found.positive == Counter(bucket_of(size, found.schema) for size in every)
+
+
+@pytest.mark.parametrize("exponent", [-127, -3, -1, 0, 1, 7, 1023])
+def test_bounds_belong_to_the_bucket_below(exponent: int) -> None:
+    bound = 2.0**exponent
+    assert [*of(bound).positive] == [exponent * 2**SCHEMA]
+    assert [*of(math.nextafter(bound, 0)).positive] == [exponent * 2**SCHEMA]
+    assert [*of(math.nextafter(bound, math.inf)).positive] == [exponent * 2**SCHEMA + 1]
+
+
+def test_resolution_is_kept_while_buckets_last() -> None:
+    base = 2 ** (2**-SCHEMA)
+    inside = [base ** (index + 0.5) for index in range(MAX_BUCKETS)]
+    assert of(*inside).schema == SCHEMA and len(of(*inside).positive) == MAX_BUCKETS
+    more = of(*inside, base ** (MAX_BUCKETS + 0.5))
+    assert more.schema == SCHEMA - 1 and len(more.positive) == MAX_BUCKETS // 2 + 1
+
+
+def test_the_least_resolution_takes_every_number() -> None:
+    every = [*(2.0**exponent for exponent in range(-127, 1024)), math.inf]
+    found = of(*every, *(-one for one in every))
+    assert len(found.positive) + len(found.negative) <= MAX_BUCKETS
+    assert found.schema >= LOWEST and found.count == 2 * len(every)
+
+
+@given(st.lists(st.floats(width=64), max_size=30))
+def test_whatever_is_observed_is_counted(values: list[float]) -> None:
+    """NaN is in no bucket, infinity in the one after the greatest number's."""
+    found = of(*values)
+    assert found.count == len(values)
+    in_buckets = found.zeros + sum(found.positive.values()) + sum(found.negative.values())
+    assert in_buckets == sum(not math.isnan(value) for value in values)
+    assert found.zeros == sum(abs(value) <= ZERO_THRESHOLD for value in values)
+    assert sum(found.negative.values()) == sum(value < -ZERO_THRESHOLD for value in values)
+    assert found.sum == pytest.approx(sum(values), nan_ok=True)
+
+
+def test_infinity_is_beyond_the_greatest_number() -> None:
+    greatest = math.ldexp(1 - 2**-53, 1024)
+    assert [*of(greatest, math.inf).positive] == [1024 * 2**SCHEMA, 1024 * 2**SCHEMA + 1]
+
+
+@given(st.lists(SIZES, max_size=30))
+def test_negative_observations_are_mirrored(sizes: list[float]) -> None:
+    found, mirrored = of(*sizes), of(*(-size for size in sizes))
+    assert found.positive == mirrored.negative and not mirrored.positive

@@ -1,0 +1,362 @@
+"""A primary that dies, or is one no more: with Sentinels, and behind an address that stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from redis.exceptions import RedisError
+
+from service.jobs.model.job import Job, JobState
+from service.jobs.queue import Queue
+from service.jobs.redis import connection, keys
+from service.jobs.redis.connection import RedisUnreachable
+from service.jobs.scripts.runner import Unconfirmed
+from service.settings.queue import QueueSettings
+from service.settings.redis import RedisSettings
+from service.settings.settings import Settings
+from tests.service.eventually import eventually
+from tests.service.jobs.examples import MODEL, USAGE, a_job, an_output
+from tests.service.jobs.servers import (
+    KEPT,
+    Relay,
+    Server,
+    follow,
+    pair,
+    relay,
+    running,
+    url_of,
+    watched,
+)
+
+T = TypeVar("T")
+
+PUTTERS, CLAIMERS = 4, 4
+BEFORE, AFTER = 60, 60
+"""Jobs that are accepted before the primary is killed, and after it."""
+END_S = 60.0
+AGAIN_S = 0.05
+
+
+async def until_done(call: Callable[[], Awaitable[T]]) -> T:
+    """Call again while Redis cannot be reached, as clients and pools do."""
+    while True:
+        try:
+            return await call()
+        except (RedisError, OSError):
+            await asyncio.sleep(AGAIN_S)
+
+
+@asynccontextmanager
+async def opened(url: str, **queue: Any) -> AsyncIterator[Queue]:
+    settings = Settings(redis=RedisSettings(url=url), queue=QueueSettings(**queue))
+    own = await Queue.open(settings)
+    try:
+        yield own
+    finally:
+        await own.close()
+
+
+class Load:
+    """Clients that put, pools that claim and finish, one that reaps; each with its connections."""
+
+    def __init__(self, url: str, **queue: Any) -> None:
+        self._url = url
+        self._settings = {"lease_s": 2.0, "reap_every_s": 0.5, **queue}
+        self.accepted: list[str] = []
+        self.told: Counter[str] = Counter()
+        """How often a pool was told that its finish counts, by job."""
+        self._number = 0
+        self._is_over = asyncio.Event()
+
+    async def accepts(self, number: int) -> None:
+        """Wait until so many jobs more were accepted."""
+        until = len(self.accepted) + number
+        await eventually(lambda: self._has_accepted(until))
+
+    async def _has_accepted(self, number: int) -> bool:
+        return len(self.accepted) >= number
+
+    async def put(self) -> None:
+        async with opened(self._url, **self._settings) as queue:
+            while not self._is_over.is_set():
+                self._number += 1
+                job, key = a_job(), f"key {self._number}"
+
+                async def once() -> str:
+                    return (await queue.put(job, idempotency_key=key, digest="d"))[0].id  # noqa: B023
+
+                self.accepted.append(await until_done(once))
+
+    async def claim(self, pool: str) -> None:
+        async with opened(self._url, **self._settings) as queue:
+            while True:
+                claims = await until_done(lambda: queue.claim(pool, MODEL, 4, wait_s=0.5))
+                for claim in claims:
+                    output = an_output(claim.job)
+                    if await until_done(lambda: queue.finish(claim, [output], USAGE)):  # noqa: B023
+                        self.told[claim.job.id] += 1
+
+    async def reap(self) -> None:
+        async with opened(self._url, **self._settings) as queue:
+            while True:
+                await until_done(queue.reap)
+                await asyncio.sleep(0.2)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        putting = [asyncio.create_task(self.put()) for _ in range(PUTTERS)]
+        others = [asyncio.create_task(self.claim(f"pool-{n}")) for n in range(CLAIMERS)]
+        others.append(asyncio.create_task(self.reap()))
+        try:
+            yield
+            self._is_over.set()
+            await asyncio.gather(*putting)
+            async with opened(self._url, **self._settings) as queue:
+                await eventually(lambda: self._has_ended(queue))
+        finally:
+            for task in [*putting, *others]:
+                task.cancel()
+            results = await asyncio.gather(*putting, *others, return_exceptions=True)
+        wrong = [one for one in results if isinstance(one, Exception)]
+        assert not wrong, wrong
+
+    async def _has_ended(self, queue: Queue) -> bool:
+        depths = await queue.redis.zcard(keys.PREFIX + "leases")
+        return not depths and not await queue.redis.exists(keys.PREFIX + f"queued:{MODEL}")
+
+
+async def ends_of(queue: Queue, job_id: str) -> list[str]:
+    """End states that a job's events tell of; none where there is no such job."""
+    job = await queue.get(job_id)
+    if job is None:
+        return []
+    assert job.state is JobState.SUCCEEDED
+    return [event.name async for event in queue.events(job_id) if JobState(event.name).ended]
+
+
+@pytest.mark.parametrize("replicas", [1, 0])
+async def test_a_primary_is_killed_in_mid_load(
+    tmp_path: Path, replicas: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with (
+        pair(tmp_path) as (primary, replica),
+        watched(tmp_path, primary) as sentinels,
+        asyncio.timeout(4 * END_S),
+    ):
+        url = url_of(sentinels)
+        load = Load(url, wait_replicas=replicas, wait_replicas_s=1.0)
+        async with load.running():
+            await load.accepts(BEFORE)
+            primary.kill()
+            killed_at, accepted = asyncio.get_running_loop().time(), len(load.accepted)
+            if replicas:  # nobody is left to confirm, until the new primary has a replica
+                await replica.until("replication", role="master")
+                primary.start()
+            await load.accepts(PUTTERS + 1)
+            away_s = asyncio.get_running_loop().time() - killed_at
+            await load.accepts(AFTER)
+        with capsys.disabled():
+            print(f"\naccepted {accepted}, then the next after {away_s:.1f} s")
+        async with opened(url) as queue:
+            ends = {one: await ends_of(queue, one) for one in load.accepted}
+    lost = [one for one, found in ends.items() if not found]
+    assert all(found == ["succeeded"] for found in ends.values() if found)
+    if replicas:
+        assert not lost
+    else:  # only what the replica had not been sent when the primary died
+        assert set(lost) <= set(load.accepted[BEFORE // 2 : accepted + PUTTERS])
+
+
+@asynccontextmanager
+async def held_replica(folder: Path) -> AsyncIterator[tuple[Relay, Relay, Server, Server]]:
+    """An endpoint before a primary, and a line to its replica that can be held."""
+    async with (
+        relay(0) as line,
+        pair_through(folder, line) as (primary, replica),
+        relay(primary.port) as endpoint,
+    ):
+        yield endpoint, line, primary, replica
+
+
+@asynccontextmanager
+async def pair_through(folder: Path, line: Relay) -> AsyncIterator[tuple[Server, Server]]:
+    with running(Server(folder / "a", **KEPT)) as primary:
+        await primary.until("replication", role="master")
+        line.target = primary.port
+        with running(Server(folder / "b", **KEPT)) as replica:
+            await follow(replica, line.port)
+            yield primary, replica
+
+
+async def promote(endpoint: Relay, replica: Server) -> None:
+    """As a managed server does: the address leads to the replica, and connections end."""
+    async with replica.client() as redis:
+        await redis.replicaof("no", "one")
+    endpoint.target = replica.port
+    endpoint.cut()
+
+
+async def test_what_is_lost_was_accepted_while_the_replica_got_nothing(tmp_path: Path) -> None:
+    async with (
+        held_replica(tmp_path) as (endpoint, line, primary, replica),
+        opened(f"redis://127.0.0.1:{endpoint.port}") as queue,
+    ):
+        before = [(await queue.put(a_job()))[0].id for _ in range(20)]
+        async with primary.client() as redis:
+            assert await redis.wait(1, 10_000) == 1
+        line.hold()
+        inside = [(await queue.put(a_job()))[0].id for _ in range(20)]
+        line.cut()
+        primary.kill()
+        await promote(endpoint, replica)
+        after = [(await until_done(lambda: queue.put(a_job())))[0].id for _ in range(20)]
+        there = {one: await queue.get(one) is not None for one in before + inside + after}
+        claims = [c for _ in range(60) for c in await queue.claim("pool", MODEL, 4)]
+    assert [one for one, is_there in there.items() if not is_there] == inside
+    assert sorted(claim.job.id for claim in claims) == sorted(before + after)
+
+
+async def test_acceptance_that_no_replica_confirms_is_refused(tmp_path: Path) -> None:
+    """A job without a key is taken back; one with a key waits for its repeat."""
+    waits = {"wait_replicas": 1, "wait_replicas_s": 0.2}
+    async with (
+        held_replica(tmp_path) as (endpoint, line, _, replica),
+        opened(f"redis://127.0.0.1:{endpoint.port}", **waits) as queue,
+        opened(f"redis://127.0.0.1:{endpoint.port}", **waits) as other,
+    ):
+        await queue.put(a_job())
+        line.hold()
+        without, own = a_job(), a_job()
+        with pytest.raises(Unconfirmed):
+            await queue.put(without)
+        assert await queue.get(without.id) is None
+        with pytest.raises(Unconfirmed):
+            await queue.put(own, idempotency_key="key", digest="d")
+
+        async def again() -> tuple[Job, bool]:
+            """Repeat it at another front end, whose connection has written nothing before."""
+            return await other.put(a_job(), idempotency_key="key", digest="d")
+
+        with pytest.raises(Unconfirmed):
+            await again()
+        line.release()
+        await replica.until("replication", master_link_status="up")
+        async with asyncio.timeout(END_S):
+            found, is_new = await until_done(again)
+        assert (found.id, is_new) == (own.id, False)
+        async with replica.client() as redis:
+            assert await redis.exists(keys.job(own.id))
+
+
+async def test_a_demoted_primary_is_left(tmp_path: Path) -> None:
+    """Its connections stay: it answers, and takes no writes. Nothing is done twice."""
+    async with (
+        pair(tmp_path) as (primary, replica),
+        relay(primary.port) as endpoint,
+        opened(f"redis://127.0.0.1:{endpoint.port}", wait_replicas=1) as queue,
+    ):
+        first, _ = await queue.put(a_job())
+        (claim,) = await queue.claim("pool", MODEL, 1)
+        async with replica.client() as redis:
+            await redis.replicaof("no", "one")
+        await follow(primary, replica.port)
+        endpoint.target = replica.port
+        second, is_new = await queue.put(a_job())
+        assert is_new
+        assert await queue.progress(claim, 1, 28)
+        assert await queue.finish(claim, [an_output(first)], USAGE)
+        (other,) = await queue.claim("pool", MODEL, 4)
+        assert other.job.id == second.id and other.fence > claim.fence
+        woken = asyncio.create_task(queue.claim("other", MODEL, 1, wait_s=20))
+        await asyncio.sleep(0)
+        third, _ = await queue.put(a_job())
+        assert [one.job.id for one in await woken] == [third.id]
+
+
+async def test_a_claim_that_a_failover_lost_shares_no_fence(tmp_path: Path) -> None:
+    """Else two pools would each take its files for their own."""
+    async with (
+        held_replica(tmp_path) as (endpoint, line, primary, replica),
+        opened(f"redis://127.0.0.1:{endpoint.port}") as queue,
+    ):
+        job, _ = await queue.put(a_job())
+        async with primary.client() as redis:
+            assert await redis.wait(1, 10_000) == 1
+        line.hold()
+        (lost,) = await queue.claim("one", MODEL, 1)
+        line.cut()
+        primary.kill()
+        await promote(endpoint, replica)
+        (held,) = await until_done(lambda: queue.claim("two", MODEL, 1))
+        assert held.job.id == lost.job.id and held.fence > lost.fence
+        assert held.is_first, "it is counted as the other was, which nobody knows of"
+        assert not await queue.finish(lost, [an_output(job)], USAGE)
+        assert await queue.renew([lost]) == [lost]
+        assert await queue.finish(held, [an_output(job)], USAGE)
+
+
+async def test_a_replica_is_waited_for_until_it_is_promoted(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (_, replica):
+        settings = RedisSettings(url=f"redis://127.0.0.1:{replica.port}")
+        with pytest.raises(RedisUnreachable, match="is a replica, which takes no writes"):
+            await connection.connect(settings)
+        waiting = asyncio.create_task(connection.wait_until_reached(settings, lambda _: None))
+        async with replica.client() as redis:
+            await redis.replicaof("no", "one")
+        async with asyncio.timeout(END_S):
+            await waiting
+
+
+async def test_no_sentinel_is_forgotten(tmp_path: Path) -> None:
+    """Many connections at once find the first Sentinel dead, and move the second one before it."""
+    async with pair(tmp_path) as (primary, _), watched(tmp_path, primary) as sentinels:
+        sentinels[0].kill()
+        async with connection.client(RedisSettings(url=url_of(sentinels))) as redis:
+            known = redis.connection_pool.sentinel_manager.sentinels  # type: ignore[attr-defined]
+            before = set(known)
+            await asyncio.gather(*(redis.ping() for _ in range(8)))
+            assert set(known) == before and len(known) == len(sentinels)
+            first = known[0].connection_pool.connection_kwargs["port"]
+            assert first == sentinels[1].port
+
+
+async def test_sentinels_that_know_no_such_primary(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (primary, _), watched(tmp_path, primary) as sentinels:
+        url = url_of(sentinels).replace("/atelier", "/another")
+        with pytest.raises(RedisUnreachable, match=r"knows a primary .* the name at the end"):
+            await connection.connect(RedisSettings(url=url))
+        sentinels[0].kill()
+        await (await connection.connect(RedisSettings(url=url_of(sentinels)))).aclose()
+
+
+async def test_passwords_of_servers_and_sentinels(tmp_path: Path) -> None:
+    async with (
+        pair(tmp_path) as (primary, _),
+        watched(tmp_path, primary) as sentinels,
+        primary.client() as redis,
+    ):
+        await redis.acl_setuser(
+            "atelier",
+            enabled=True,
+            passwords=["+ours"],
+            categories=["+@all"],
+            keys=["*"],
+            channels=["*"],
+        )
+        for sentinel in sentinels:
+            async with sentinel.client() as redis:
+                await redis.execute_command("ACL", "SETUSER", "asker", "on", ">theirs", "+@all")
+                await redis.execute_command("ACL", "SETUSER", "default", "off")
+        own: dict[str, Any] = {"url": url_of(sentinels), "username": "atelier", "password": "ours"}
+        asker: dict[str, Any] = {"sentinel_username": "asker", "sentinel_password": "theirs"}
+        redis = await connection.connect(RedisSettings(**own, **asker))
+        assert await redis.acl_whoami() == "atelier"
+        await redis.aclose()
+        with pytest.raises(RedisUnreachable, match=r"redis\.sentinel_password"):
+            await connection.connect(RedisSettings(**own))

@@ -1,0 +1,73 @@
+"""A stand-in pool that draws: pixels by seed and prompt, files with their recipe as workers write
+them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from service.jobs.model.job import MadeBy, Output
+from service.jobs.queue import Claim
+from service.jobs.storage.object_store import output_key
+from service.recipes.recipe import recipe_of
+from tests.service.standin import StandIn
+from workers.media.marking import Marking
+from workers.media.outputs import files
+
+CPU = MadeBy(
+    checkpoint="stand-in",
+    platform="cpu",
+    chip="cpu",
+    layout="one device",
+    jax="0.8.0",
+    programs="a" * 64,
+)
+TPU = CPU.model_copy(update={"platform": "tpu", "chip": "v6e", "programs": "b" * 64})
+BLOCK_PX = 8
+"""Squares of one colour, so that lossy files stay near."""
+
+
+@dataclass
+class Brush:
+    """How images come out now."""
+
+    made_by: MadeBy | None = CPU
+    off_by: int = 0
+    """Levels by which each subpixel of the upper left square is off."""
+    marking: Marking = field(default_factory=Marking)
+
+
+class Painter(StandIn):
+    """A pool that draws what it is asked for, by its brush."""
+
+    def __init__(self, *arguments: object, **rest: object) -> None:
+        super().__init__(*arguments, **rest)
+        self.brush = Brush()
+
+    async def _output(self, claim: Claim, index: int) -> Output:
+        request = claim.job.request
+        frames = request.get("num_frames", 1)
+        in_parts = frames if request["output"]["format"] == "png" else 1
+        number, frame = divmod(index, in_parts)
+        seed = request["seed"] + number
+        recipe = recipe_of(request, seed, self.spec, claim.job.loras, self._images(request))
+        made = files(self._pixels(request, seed, frames), request, recipe, self.brush.marking)
+        file = list(made)[frame]
+        key = output_key(claim.job.id, claim.fence, index, file.content_type)
+        await self.store.put(key, file.data, file.content_type)
+        return file.described(index, key, seed, self.brush.made_by)
+
+    def _images(self, request: dict[str, object]) -> dict[str, str]:
+        return {"image": "cd" * 32} if request.get("image") else {}
+
+    def _pixels(self, request: dict[str, object], seed: int, frames: int) -> np.ndarray:
+        height, width = int(request["height"]), int(request["width"])
+        said = hashlib.sha256(f"{request['prompt']} {seed}".encode()).digest()
+        shape = (frames, height // BLOCK_PX, width // BLOCK_PX, 3)
+        random = np.random.default_rng(int.from_bytes(said[:8], "big"))
+        blocks = random.integers(32, 224, shape, np.uint8)
+        pixels = blocks.repeat(BLOCK_PX, 1).repeat(BLOCK_PX, 2)
+        pixels[:, :BLOCK_PX, :BLOCK_PX] += self.brush.off_by
+        return pixels if "num_frames" in request else pixels[0]

@@ -1,0 +1,114 @@
+"""A model whose default is hires fix: what a request gets that leaves it out, and that is off."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from models.spec.model_spec import DerivedModel
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
+from tests.service.standin import SPEC, VIDEO, StandIn
+
+TWICE = SPEC.model_copy(
+    update={
+        "defaults": {**SPEC.defaults, "width": 64, "height": 48, "hires": {"scale": 1.5}},
+        "tasks": (*SPEC.tasks, "inpainting"),
+        "fields": SPEC.fields | {"mask_image"},
+        "derived": (DerivedModel(name="fast", defaults={"num_inference_steps": 2}, loras=()),),
+    }
+)
+CAT = {"prompt": "a cat", "model": TWICE.name, "seed": 7}
+
+
+@pytest.fixture
+async def twice(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
+    async with StandIn(queue, store, TWICE) as pool:
+        yield pool
+
+
+async def drawn(http: httpx.AsyncClient, path: str = "/v1/generate", **body: Any) -> dict[str, Any]:
+    answer = await http.post(path, json=CAT | body, headers={"prefer": "wait=20"})
+    assert answer.status_code in (200, 201), answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def test_null_is_one_pass(http: httpx.AsyncClient, twice: StandIn) -> None:
+    left_out = await drawn(http)
+    assert left_out["request"]["hires"]["width"] == 96
+    assert twice.seen[0].second_pass is not None and twice.seen[0].steps == 4 + 3
+    off = await drawn(http, hires=None)
+    assert off["request"]["hires"] is None
+    assert twice.seen[1].second_pass is None and twice.seen[1].steps == 4
+    assert not off["warnings"]
+
+
+async def test_a_job_that_is_sent_again_is_the_same(
+    http: httpx.AsyncClient, twice: StandIn
+) -> None:
+    off = await drawn(http, hires=None)
+    again = await drawn(http, **off["request"])
+    assert again["request"] == off["request"]
+    assert [job.steps for job in twice.seen] == [4, 4]
+
+
+async def test_null_of_a_derived_model(http: httpx.AsyncClient, twice: StandIn) -> None:
+    await drawn(http, model="fast")
+    await drawn(http, model="fast", hires=None)
+    assert [job.second_pass is None for job in twice.seen] == [False, True]
+
+
+@pytest.mark.parametrize("spec", [SPEC, VIDEO], ids=["no default", "no hires fix"])
+async def test_null_is_nothing_where_there_is_nothing_to_switch_off(
+    http: httpx.AsyncClient, queue: Queue, store: Store, spec: Any
+) -> None:
+    async with StandIn(queue, store, spec):
+        job = await drawn(http, model=spec.name, hires=None)
+        assert "hires" not in job["request"]
+
+
+@pytest.mark.parametrize("field", ["strength", "num_inference_steps", "upscale", "sigmas"])
+async def test_null_of_other_fields_is_as_if_left_out(
+    http: httpx.AsyncClient, twice: StandIn, field: str
+) -> None:
+    assert (await drawn(http, **{field: None}))["request"] == (await drawn(http))["request"]
+
+
+async def test_a_key_is_of_one_of_them(http: httpx.AsyncClient, twice: StandIn) -> None:
+    """Both bodies under one Idempotency-Key do not mean the same."""
+    key = {"idempotency-key": "a"}
+    first = await http.post("/v1/generate", json=CAT, headers=key)
+    assert first.status_code == 202
+    assert (await http.post("/v1/generate", json=CAT, headers=key)).json()["id"] == (
+        first.json()["id"]
+    )
+    other = await http.post("/v1/generate", json={**CAT, "hires": None}, headers=key)
+    assert other.status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/images/generations", {"prompt": "a cat", "model": TWICE.name}),
+        ("/v1/predictions", {"version": TWICE.name, "input": {"prompt": "a cat"}}),
+    ],
+)
+async def test_doors_that_take_our_fields_take_its_null(
+    http: httpx.AsyncClient, twice: StandIn, path: str, body: dict[str, Any]
+) -> None:
+    for is_off in (False, True):
+        asked = {name: dict(value) if name == "input" else value for name, value in body.items()}
+        asked.get("input", asked).update({"hires": None} if is_off else {})
+        answer = await http.post(path, json=asked, headers={"prefer": "wait=20"})
+        assert answer.is_success, answer.text
+    assert [job.second_pass is None for job in twice.seen] == [False, True]
+
+
+async def test_the_schema_does_not_call_null_the_default(http: httpx.AsyncClient) -> None:
+    """A generated client that fills in defaults would switch it off."""
+    schemas = (await http.get("/openapi.json")).json()["components"]["schemas"]
+    assert "default" not in schemas["GenerateRequest"]["properties"]["hires"]

@@ -1,0 +1,169 @@
+"""Requests that were drawn before: answered with the same files, at no cost, if nobody objects."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import httpx
+import pytest
+from redis.exceptions import RedisError
+
+from service.jobs.model.job import Job
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
+from service.settings.settings import Settings
+from tests.service.standin import MODEL, SPEC, StandIn, picture
+
+CAT = {"prompt": "a cat", "model": MODEL, "seed": 7}
+WAIT = {"Prefer": "wait"}
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    queue = settings.queue.model_copy(update={"reuse": True})
+    return settings.model_copy(update={"queue": queue})
+
+
+async def asked(http: httpx.AsyncClient, **body: Any) -> tuple[dict[str, Any], str | None]:
+    """The ended job, and what the answer says of the cache."""
+    answer = await http.post("/v1/generate", json={**CAT, **body}, headers=WAIT)
+    assert answer.is_success, answer.text
+    job: dict[str, Any] = answer.json()
+    assert job["state"] == "succeeded"
+    return job, answer.headers.get("x-atelier-cache")
+
+
+async def test_the_same_request_is_not_drawn_again(
+    http: httpx.AsyncClient, pool: StandIn, queue: Queue
+) -> None:
+    first, cache = await asked(http)
+    assert cache is None and first["reuses"] is None
+    again, cache = await asked(http, metadata={"take": "2"}, priority="high")
+    assert (cache, again["reuses"]) == ("hit", first["id"])
+    assert again["id"] != first["id"] and again["metadata"] == {"take": "2"}
+    assert again["usage"]["device_seconds"] == 0 and len(pool.seen) == 1
+    assert again["outputs"][0]["sha256"] == first["outputs"][0]["sha256"]
+    await http.delete(f"/v1/jobs/{first['id']}")
+    file = await http.get(again["outputs"][0]["url"])
+    assert file.content == picture(), "it is the job's own"
+    metrics = (await http.get("/metrics")).text
+    assert f'atelier_jobs_reused_total{{model="{MODEL}"}} 1.0' in metrics
+    assert f'atelier_reused_device_seconds_total{{model="{MODEL}"}} 0.1' in metrics
+    _, cache = await asked(http)
+    assert cache is None and len(pool.seen) == 2, "what it had copies of is gone"
+
+
+async def test_what_is_counted_of_it_may_fail(
+    http: httpx.AsyncClient, pool: StandIn, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis that leaves right after the job was accepted takes no answer away."""
+    first, _ = await asked(http)
+
+    async def away(self: Queue, job: Job) -> Job:
+        raise RedisError("away")
+
+    monkeypatch.setattr(Queue, "drawer", away)
+    again, cache = await asked(http)
+    assert (cache, again["reuses"]) == ("hit", first["id"])
+
+
+async def test_a_hit_is_the_file_itself_or_its_events(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
+    await asked(http)
+    file = await http.post("/v1/generate", json=CAT, headers={"Accept": "image/png"})
+    assert (file.headers["x-atelier-cache"], file.content) == ("hit", picture())
+    events = await http.post("/v1/generate", json=CAT, headers={"Accept": "text/event-stream"})
+    names = [line for line in events.text.splitlines() if line.startswith("event:")]
+    assert names == ["event: queued", "event: succeeded"]
+    assert len(pool.seen) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"seed": 8},
+        {"prompt": "a dog"},
+        {"num_inference_steps": 5},
+        {"num_images": 2},
+        {"output": {"format": "webp"}},
+        {"reuse": False},
+        {"image": base64.b64encode(picture(size=(96, 64))).decode()},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+async def test_another_request_is_drawn(
+    http: httpx.AsyncClient, pool: StandIn, other: dict[str, Any]
+) -> None:
+    await asked(http)
+    _, cache = await asked(http, **other)
+    assert cache is None and len(pool.seen) == 2
+
+
+async def test_the_same_image_is_the_same_request(http: httpx.AsyncClient, pool: StandIn) -> None:
+    image = {"image": base64.b64encode(picture(size=(96, 64))).decode()}
+    await asked(http, **image)
+    assert (await asked(http, **image))[1] == "hit"
+
+
+async def test_a_seed_that_is_drawn_is_another_request(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
+    for _ in range(2):
+        body = {"prompt": "a cat", "model": MODEL}
+        answer = await http.post("/v1/generate", json=body, headers=WAIT)
+        assert "x-atelier-cache" not in answer.headers
+
+
+async def test_other_weights_draw_it_again(
+    http: httpx.AsyncClient, pool: StandIn, queue: Queue
+) -> None:
+    await asked(http)
+    pool.spec = SPEC.model_copy(update={"fingerprint": "newer"})
+    await queue.register("stand-in", pool.spec, ready=True)
+    _, cache = await asked(http)
+    assert cache is None and len(pool.seen) == 2
+
+
+async def test_files_that_are_damaged_are_drawn_again(
+    http: httpx.AsyncClient, pool: StandIn, store: Store, queue: Queue
+) -> None:
+    first, _ = await asked(http)
+    job = await queue.get(first["id"])
+    assert job
+    await store.put(job.outputs[0].key, b"other bytes", "image/png")
+    _, cache = await asked(http)
+    assert cache is None and len(pool.seen) == 2
+
+
+async def test_what_fails_is_not_given_again(http: httpx.AsyncClient, pool: StandIn) -> None:
+    pool.may_finish.clear()
+    job = (await http.post("/v1/generate", json=CAT)).json()
+    await http.post(f"/v1/jobs/{job['id']}/cancel")
+    pool.may_finish.set()
+    _, cache = await asked(http)
+    assert cache is None
+
+
+async def test_an_idempotency_key_comes_first(http: httpx.AsyncClient, pool: StandIn) -> None:
+    headers = {"Idempotency-Key": "once", **WAIT}
+    first = (await http.post("/v1/generate", json=CAT, headers=headers)).json()
+    again = await http.post("/v1/generate", json=CAT, headers=headers)
+    assert again.json()["id"] == first["id"] and "x-atelier-cache" not in again.headers
+
+
+async def test_what_is_in_flight_is_awaited(
+    http: httpx.AsyncClient, pool: StandIn, queue: Queue
+) -> None:
+    pool.may_finish.clear()
+    asked_for = [CAT, CAT, {**CAT, "reuse": False}, {**CAT, "seed": 8}]
+    first, *others = [
+        (await http.post("/v1/generate", json=body)).json()["id"] for body in asked_for
+    ]
+    jobs = [await queue.get(one) for one in others]
+    assert [job and job.awaits for job in jobs] == [first, None, None]
+    last = (await http.post("/v1/generate", json=CAT)).json()["id"]
+    job = await queue.get(last)
+    assert job and job.awaits == others[1], "the newest of them"
+    pool.may_finish.set()

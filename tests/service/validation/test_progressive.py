@@ -1,0 +1,47 @@
+"""Requests whose preset draws the first steps smaller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from models.spec.quality_presets import GuidanceInterval, Progressive, Quality
+from tests.service.standin import SPEC
+from tests.service.validation.test_resolve import resolved
+
+GROWS = Progressive(scale=0.5, until=0.5)
+GROWING = SPEC.model_copy(
+    update={
+        "fields": SPEC.fields | {"quality"},
+        "qualities": {
+            "grows": Quality(progressive=GROWS),
+            "guided": Quality(progressive=GROWS, guidance=GuidanceInterval(stop=0.5)),
+        },
+    }
+)
+
+
+def test_its_steps_are_those_of_one_image() -> None:
+    found = resolved(GROWING, quality="grows", num_inference_steps=7, num_images=2)
+    assert (found.steps, found.warnings) == (14, [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"image": "x"}, "has no effect: this request has images"),
+        ({"width": 64, "height": 64, "hires": {}}, "has no effect: hires fix has sizes"),
+        ({"num_inference_steps": 1}, "has no effect: its share of the steps"),
+        ({"quality": "guided", "image": "x"}, "has no smaller steps: this request has images"),
+    ],
+)
+def test_a_request_that_it_does_nothing_for_is_told(fields: dict[str, Any], said: str) -> None:
+    (warning,) = resolved(GROWING, **{"quality": "grows"} | fields).warnings
+    assert warning.field == "quality" and said in warning.message
+
+
+def test_nobody_is_told_of_a_default() -> None:
+    """The client has not asked for it."""
+    spec = GROWING.model_copy(update={"defaults": {**SPEC.defaults, "quality": "grows"}})
+    assert resolved(spec, image="x").warnings == []

@@ -1,0 +1,101 @@
+"""A likeness in place of a preset's name: the fastest preset that kept it, or what there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from models.spec.model_spec import ModelSpec
+from models.spec.quality_presets import GuidanceInterval, Measured, Quality
+from service.errors.problems import Invalid
+from service.schemas.request import GenerateRequest
+from service.settings.limits import LimitSettings
+from service.validation.resolve import resolve
+from tests.service.standin import SPEC
+
+STEPS = SPEC.defaults["num_inference_steps"]
+
+
+def preset(worst_db: float, time: float, steps: int = STEPS) -> Quality:
+    measured = Measured(steps=steps, images=4, worst_db=worst_db, operations=time, time=time)
+    return Quality(guidance=GuidanceInterval(stop=0.5), measured=measured)
+
+
+def spec(**qualities: Quality) -> ModelSpec:
+    update = {
+        "fields": SPEC.fields | {"quality", "num_inference_steps"},
+        "tasks": ("text-to-image", "image-to-image"),
+        "qualities": qualities,
+    }
+    return SPEC.model_copy(update=update)
+
+
+MEASURED = spec(
+    guessed=Quality(guidance=GuidanceInterval(stop=0.1)),
+    slow=preset(45.0, 0.8),
+    fast=preset(30.0, 0.4),
+    faster=preset(24.0, 0.2),
+    other=preset(60.0, 0.1, steps=STEPS + 1),
+    slower=preset(70.0, 1.2),
+)
+
+
+def resolved(model: ModelSpec, min_psnr_db: float, **more: Any) -> Any:
+    body = {"prompt": "a cat", "quality": {"min_psnr_db": min_psnr_db}, **more}
+    request = GenerateRequest.model_validate(body)
+    return resolve(request, model, LimitSettings()).fields["quality"]
+
+
+@pytest.mark.parametrize(
+    ("wanted_db", "chosen"),
+    [(20, "faster"), (24, "faster"), (24.1, "fast"), (31, "slow"), (50, "exact"), (90, "exact")],
+)
+def test_the_fastest_preset_that_kept_it_is_taken(wanted_db: float, chosen: str) -> None:
+    """And exact, where what keeps it is no faster, or none is known to."""
+    assert resolved(MEASURED, wanted_db) == chosen
+
+
+def test_figures_are_those_of_as_many_steps() -> None:
+    assert resolved(MEASURED, 50, num_inference_steps=STEPS + 1) == "other"
+
+
+UNMEASURED = spec(guessed=MEASURED.qualities["guessed"])
+ELSEWHERE: list[tuple[ModelSpec, dict[str, Any]]] = [
+    (MEASURED, {"num_inference_steps": 7}),
+    (MEASURED, {"image": "eA=="}),
+    (UNMEASURED, {}),
+    (spec(), {}),
+]
+"""Requests of which no preset was measured."""
+
+
+@pytest.mark.parametrize(("model", "more"), ELSEWHERE)
+def test_exact_keeps_what_nobody_has_measured(model: ModelSpec, more: dict[str, Any]) -> None:
+    assert resolved(model, 28, **more) == "exact"
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "said"),
+    [
+        (MEASURED, {"quality": {"min_psnr_db": 90}}, "the nearest is 'slower', with 70 dB"),
+        (MEASURED, {"num_inference_steps": 7}, f"at {STEPS}, {STEPS + 1} steps alone"),
+        (MEASURED, {"image": "eA=="}, "text-to-image in one pass"),
+        (UNMEASURED, {}, "nobody has measured the presets"),
+    ],
+)
+def test_a_model_without_exact_refuses_it_with_what_there_is(
+    model: ModelSpec, more: dict[str, Any], said: str
+) -> None:
+    narrow = {"has_exact": False, "defaults": {**model.defaults, "quality": "guessed"}}
+    with pytest.raises(Invalid) as refused:
+        resolved(model.model_copy(update=narrow), 28, **more)
+    assert any(
+        error.field == "quality.min_psnr_db" and said in error.message
+        for error in refused.value.errors
+    ), refused.value.errors
+
+
+def test_a_model_that_takes_no_quality_refuses_a_likeness_too() -> None:
+    with pytest.raises(Invalid, match="has no presets"):
+        resolved(SPEC, 28)

@@ -1,0 +1,180 @@
+"""Front ends and pools of this version and the last release work on the same jobs."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import signal
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+
+from service.client import parse_events
+from service.jobs.redis import keys
+from tests.e2e.system import until
+from tests.skew.installation import MODEL, Installation, Version
+
+
+def _drawing() -> str:
+    file = io.BytesIO()
+    Image.linear_gradient("L").resize((32, 32)).convert("RGB").save(file, "png")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+BODY: dict[str, Any] = {"model": MODEL, "prompt": "a red circle", "seed": 7}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "image": BODY,
+    "several": BODY | {"num_images": 3, "num_inference_steps": 6},
+    "from an image": BODY | {"image": _drawing(), "strength": 0.8},
+    "hires": BODY | {"hires": {"scale": 1.5, "upscaler": "latent", "strength": 0.5}},
+}
+REDRAWN: frozenset[str] = frozenset()
+"""Of these, what the changelog says that this version draws otherwise than the last release."""
+LONG = BODY | {"num_images": 4, "num_inference_steps": 1000}
+"""Long enough to be met in the middle, and for no pool to end it while it drains."""
+pytestmark = pytest.mark.timeout(900)  # pools of two versions start, one after the other
+RESUMED = re.compile(r"image \d of (\w+) (?:goes on after step|begins anew: version is)")
+"""What a pool says of a snapshot that it takes up, or that is of another format than its own."""
+
+
+@pytest.fixture(params=[False, True], ids=["upgraded", "rolled back"])
+def from_to(request: pytest.FixtureRequest, old: Version, new: Version) -> tuple[Version, Version]:
+    """The version before a change, and the one after it."""
+    return (new, old) if request.param else (old, new)
+
+
+def pixels(job: dict[str, Any]) -> list[str]:
+    assert job["state"] == "succeeded", job
+    return [output["pixels_sha256"] for output in job["outputs"]]
+
+
+def submit(http: httpx.Client, body: dict[str, Any], **headers: str) -> str:
+    answer = http.post("/v1/generate", json=body, headers=headers)
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
+
+
+def submit_too_late(http: httpx.Client) -> str:
+    """A job of a size that nothing is known of, or little, with the shortest deadline it may have,
+    while there is no pool."""
+    for deadline_s in (1, 2, 4, 8, 16, 32, 64, 128):
+        body = BODY | {"width": 48, "deadline_s": deadline_s}
+        if (answer := http.post("/v1/generate", json=body)).status_code == 202:
+            break
+    return str(answer.raise_for_status().json()["id"])
+
+
+def look(http: httpx.Client, job_id: str) -> dict[str, Any]:
+    found: dict[str, Any] = http.get(f"/v1/jobs/{job_id}").raise_for_status().json()
+    return found
+
+
+def events(http: httpx.Client, job_id: str) -> list[tuple[str, str]]:
+    """Ids and names of a job's events; it has ended then."""
+    path, headers = f"/v1/jobs/{job_id}/events", {"Accept": "text/event-stream"}
+    with http.stream("GET", path, headers=headers) as answer:
+        return [(event.id, event.name) for event in parse_events(answer.iter_lines())]
+
+
+def ended(http: httpx.Client, job_id: str) -> dict[str, Any]:
+    """The job, when its stream of events says that it has ended."""
+    events(http, job_id)
+    return look(http, job_id)
+
+
+def ledger_jobs(installation: Installation) -> int:
+    """How many jobs the ledger has."""
+    totals = installation.redis.hgetall(keys.PREFIX + "totals")
+    return sum(int(count) for name, count in totals.items() if json.loads(name)[0] == "jobs")
+
+
+def test_the_same_request_has_the_same_pixels(
+    installation: Installation, key: str, old: Version, new: Version
+) -> None:
+    drawn: dict[str, dict[tuple[str, str], list[str]]] = {name: {} for name in REQUESTS}
+    for pool in (old, new):
+        installation.serve_by(pool)
+        before = ledger_jobs(installation)
+        for front in (old, new):
+            http = installation.http(front, key)
+            for name, body in REQUESTS.items():
+                job = ended(http, submit(http, body))
+                drawn[name][front.name, pool.name] = pixels(job)
+    assert ledger_jobs(installation) - before == 2 * len(REQUESTS)
+    for name, by_versions in drawn.items():
+        assert len({*map(tuple, by_versions.values())}) == (2 if name in REDRAWN else 1), (
+            by_versions
+        )
+        assert by_versions[old.name, new.name] == by_versions[new.name, new.name]
+
+
+def test_what_waits_and_what_runs_goes_on_with_the_other_version(
+    installation: Installation, key: str, from_to: tuple[Version, Version], new: Version
+) -> None:
+    before, after = from_to
+    mine, others = (installation.http(version, key) for version in from_to)
+    installation.serve_by(before)
+    running = submit(mine, LONG)
+    until(lambda: installation.redis.hget(keys.job(running), "snapshots"), "a snapshot")
+    queued = [submit(http, BODY | {"deadline_s": 600}) for http in (mine, others)]
+    # A pool that is rolled back is the one that fails.
+    installation.end_pool(signal.SIGTERM if after is new else signal.SIGKILL)
+    assert ended(mine, submit_too_late(others))["state"] == "expired"
+
+    pool = installation.serve_by(after)
+    job = ended(others, running)
+    assert {*RESUMED.findall(pool.said)} == {running}
+    assert [ended(http, one)["state"] for http in (mine, others) for one in queued] == [
+        "succeeded"
+    ] * 4
+    assert pixels(job) == pixels(ended(mine, submit(mine, LONG)))
+    told = events(mine, running)
+    assert told == events(others, running)
+    assert [name for _, name in told].count("running") == 2
+
+
+def test_either_front_end_knows_what_the_other_accepted(
+    installation: Installation, key: str, from_to: tuple[Version, Version], new: Version
+) -> None:
+    mine, others = (installation.http(version, key) for version in from_to)
+    installation.serve_by(new)
+    running = submit(mine, LONG)
+    until(lambda: look(others, running)["progress"]["step"], "a step")
+    assert others.post(f"/v1/jobs/{running}/cancel").is_success
+    assert look(mine, running)["state"] == "canceled"
+
+    once = {"Idempotency-Key": f"of {mine.base_url}"}
+    first = submit(mine, BODY, **once)
+    assert submit(others, BODY, **once) == first
+    assert others.post("/v1/generate", json=LONG, headers=once).status_code == 409
+
+    image = {"model": MODEL, "prompt": "a star", "response_format": "url"}
+    made = mine.post("/v1/images/generations", json=image).raise_for_status().json()
+    link = httpx.URL(made["data"][0]["url"]).raw_path.decode()
+    assert others.get(link).content == mine.get(link).content != b""
+
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/images/generations", "body": image}
+    file = mine.post(
+        "/v1/files", files={"file": ("a.jsonl", json.dumps(line))}, data={"purpose": "batch"}
+    )
+    batch = {"input_file_id": file.json()["id"], "endpoint": line["url"]}
+    sent = others.post("/v1/batches", json=batch | {"completion_window": "24h"}).json()["id"]
+
+    def batch_now() -> dict[str, Any]:
+        found: dict[str, Any] = mine.get(f"/v1/batches/{sent}").json()
+        return found
+
+    until(lambda: batch_now()["status"] == "completed", "the end of a batch")
+    assert batch_now()["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
+
+
+def test_an_operators_key_acts_for_no_tenant(
+    installation: Installation, operators_key: str, old: Version, new: Version
+) -> None:
+    for front in (old, new):
+        answer = installation.http(front, operators_key).post("/v1/generate", json=BODY)
+        assert answer.status_code in (401, 403), answer.text

@@ -1,0 +1,28 @@
+"""Checkpoints of a build: configs are fetched of folders alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.settings.settings import Settings
+from tests.models.object_store import put, store_server
+from tests.service.jobs.object_stores import BUCKET
+from workers.building.build import configs_alone
+
+
+def test_a_single_file_in_an_object_store_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    file, folder = f"s3://{BUCKET}/files/sdxl.safetensors", f"s3://{BUCKET}/folders/sdxl"
+    settings = Settings.model_validate(
+        {
+            "models": {"one": {"source": file}, "whole": {"source": folder}},
+            "pools": {"one": {"model": "one", "also": ["whole"]}},
+        }
+    )
+    with store_server(monkeypatch) as server:
+        put(server, "files/sdxl.safetensors", b"weights")
+        put(server, "folders/sdxl/model_index.json", b"{}")
+        found = configs_alone(settings, "one")
+        assert found.models["one"].source == file
+        assert (Path(found.models["whole"].source) / "model_index.json").is_file()

@@ -1,0 +1,77 @@
+"""Models and files of a calibration are found, or refused, before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.checkpoint.folder import CheckpointError
+from models.checkpoint.presets_file import FILE
+from service.settings.section import ConfigError
+from service.settings.settings import Settings
+from workers.calibration.opened import CalibrationTarget, file_beside, opened, settings_of
+
+
+def settings(**pools: Any) -> Settings:
+    models = {name: {"source": f"/weights/{name}"} for name in ("flux", "sdxl", "wan")}
+    return Settings.model_validate({"models": models, "pools": pools})
+
+
+def test_a_model_of_any_pool_that_serves_it() -> None:
+    given = settings(
+        first={"model": "flux", "by_turns": ["sdxl"], "slots": 2},
+        second={"model": "sdxl", "slots": 1},
+    )
+    for named, slots in ((None, 2), ("first", 2), ("second", 1)):
+        pool, model = settings_of(given, CalibrationTarget("sdxl", named))
+        assert (pool.model, pool.models, pool.slots) == ("sdxl", ("sdxl",), slots)
+        assert (model.source, model.lora_pages) == ("/weights/sdxl", 0)
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        (None, "no pool of the settings serves wan"),
+        ("first", "no pool first of the settings serves wan"),
+    ],
+)
+def test_a_model_that_no_pool_serves(named: str | None, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        settings_of(settings(first={"model": "flux"}), CalibrationTarget("wan", named))
+
+
+def refused(source: str, error: type[Exception], said: str, out: Path | None = None) -> None:
+    """Check that a checkpoint is refused before it is loaded: there is none to load."""
+    asked = CalibrationTarget(source)
+    with pytest.raises(error, match=said), opened(Settings(), asked, out):
+        pass
+
+
+@pytest.mark.parametrize("source", ["s3://bucket/flux", "gs://bucket/sdxl.safetensors"])
+def test_nothing_is_written_into_an_object_store(source: str) -> None:
+    refused(source, ConfigError, "object store; give --out FILE")
+
+
+def test_a_single_file_has_no_file_of_presets_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "sdxl.safetensors"
+    file.touch()
+    refused(str(file), ConfigError, "single file; give --out FILE")
+
+
+def test_a_folder_has_one(tmp_path: Path) -> None:
+    assert file_beside(str(tmp_path)) == tmp_path / FILE
+
+
+def test_a_file_that_cannot_be_written_is_refused_and_what_can_stays(tmp_path: Path) -> None:
+    source = "s3://bucket/flux"
+    for out in (tmp_path, tmp_path / "none" / "out.json"):
+        refused(source, CheckpointError, "no presets can be written there", out)
+    other = tmp_path / "other.json"
+    other.write_text('{"quality": []}')
+    refused(source, CheckpointError, "no presets can be written there", other)
+    (tmp_path / FILE).write_text("[]")
+    refused(str(tmp_path), CheckpointError, "no presets can be written there")
+    assert sorted(tmp_path.iterdir()) == [tmp_path / FILE, other]
+    assert other.read_text() == '{"quality": []}'

@@ -1,0 +1,93 @@
+"""Passes of one image."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from models.interface.pipeline import Prepared, RequestWarning
+from models.parallel.axis_rules import Layout
+from tests.workers.polling import DEADLINE_S, until
+from tests.workers.toy import ToyPipeline
+from workers.engine.engine import Engine
+from workers.engine.passes import ImagePass, with_warnings_of
+from workers.programs.compilation import Compilation
+
+CUT = RequestWarning("prompt", "CLIP reads 77 tokens")
+CUT_LATER = RequestWarning("prompt", "the refiner's reads 77 tokens")
+IDLE = RequestWarning("scheduler.lower_order_final", "has no effect")
+IDLE_LATER = RequestWarning("scheduler.use_lu_lambdas", "has no effect")
+IDLE_IN_BOTH = RequestWarning("scheduler.use_karras_sigmas", "has no effect")
+HIRES = {
+    "width": 64,
+    "height": 32,
+    "upscaler": "lanczos",
+    "strength": 1.0,
+    "num_inference_steps": 2,
+}
+TWICE: dict[str, Any] = {"width": 32, "height": 16, "hires": HIRES}
+FIRST, SECOND = "width=32,height=16", "width=64,height=32"
+"""Buckets of the passes."""
+
+
+@pytest.fixture
+async def engine(pipeline: ToyPipeline, layout: Layout) -> AsyncIterator[Engine]:
+    engine = Engine(pipeline, layout, 2)
+    yield engine
+    pipeline.gate.open()
+    engine.close()
+
+
+def one(*warnings: RequestWarning) -> ImagePass:
+    return ImagePass({}, {}, Prepared("b", {}, (), 8, 8, 0, warnings))
+
+
+def test_warnings_are_those_of_both_passes() -> None:
+    """What an option of the scheduler changes in one pass alone, it changes."""
+    first, second = one(CUT, IDLE, IDLE_IN_BOTH), one(CUT, CUT_LATER, IDLE_IN_BOTH, IDLE_LATER)
+    assert with_warnings_of(first, second).warnings == (CUT, IDLE_IN_BOTH, CUT_LATER)
+    assert with_warnings_of(first, None) is first.prepared
+
+
+def test_what_one_pass_alone_reads_is_not_idle() -> None:
+    """A second pass without guidance has no use for the first one's negative prompt."""
+    unguided = RequestWarning("negative_prompt", "has no effect: guidance_scale is at most 1")
+    assert with_warnings_of(one(CUT), one(CUT, unguided)).warnings == (CUT,)
+    assert with_warnings_of(one(unguided), one(unguided)).warnings == (unguided,)
+
+
+async def test_a_second_pass_is_compiled_beside_the_steps_of_the_first(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    """The first one's steps are held until then; both are charged."""
+    charged: list[Compilation] = []
+    fields = {**TWICE, "phase": "gated"}
+    drawing = asyncio.create_task(engine.generate(fields, {}, on_compile=charged.append))
+    await asyncio.to_thread(pipeline.gate.wait)
+    await until(lambda: engine.costs.is_compiled(SECOND))
+    assert not drawing.done() and len(charged) == 2
+    assert engine.costs.expected_s(SECOND), "how long it took is known for the next"
+    pipeline.gate.open()
+    async with asyncio.timeout(DEADLINE_S):
+        assert (await drawing).steps == 4 + 2
+    assert len(charged) == 2
+
+
+async def test_who_leaves_in_the_first_pass_waits_for_no_second_one(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    drawing = asyncio.create_task(engine.generate({**TWICE, "phase": "gated"}, {}))
+    await asyncio.to_thread(pipeline.gate.wait)
+    second = engine.programs.of(pipeline.prepare({**HIRES, "phase": "gated"}, {}))
+    drawing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await drawing
+    assert not second.awaited
+
+
+async def test_a_warm_up_with_hires_fix_compiles_both_passes(engine: Engine) -> None:
+    await engine.warm_up([TWICE])
+    assert {FIRST, SECOND} == set(engine.costs.warm)

@@ -1,0 +1,220 @@
+"""Auditions: images that stop at a step, and jobs that go on from their drafts."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from models.parallel.axis_rules import Layout
+from service.admission.drafts import Drafts, continuing, store_drafts
+from service.front_end.front_end import FrontEnd
+from service.jobs.model.job import Job, JobState
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
+from service.recipes.files import read_recipe
+from service.settings.tenants import TenantSettings
+from tests.workers.at_work import at_work, has_step, swept
+from tests.workers.jobs import ended, pixels, toy_job
+from tests.workers.polling import until
+from tests.workers.toy import SPEC, ToyPipeline, reference
+from workers.programs.batch_sizes import BatchSizes, exact
+
+STOP, STEPS = 3, 8
+
+
+def audition(**fields: Any) -> Job:
+    """Four images of eight steps that stop after three, seeds 5 to 8."""
+    asked = {"num_images": 4, "num_inference_steps": STEPS, "seed": 5, **fields}
+    job = toy_job(**asked, stop_at_step=STOP)
+    return job.model_copy(update={"steps": STOP * job.images})
+
+
+async def continuation(store: Store, drafts: Drafts, **fields: Any) -> Job:
+    """A job that goes on from drafts, as the front end puts it."""
+    before = {
+        name: value
+        for name, value in drafts.audition.request.items()
+        if name not in ("stop_at_step", "num_images")
+    }
+    asked = toy_job(**{**before, **fields, "num_images": len(drafts.images)})
+    asked = asked.model_copy(update={"fingerprint": drafts.audition.fingerprint})
+    job = continuing(asked, drafts, SPEC)
+    await store_drafts(cast(FrontEnd, SimpleNamespace(store=store)), job, drafts)
+    return job
+
+
+async def auditioned(queue: Queue, **fields: Any) -> Job:
+    job = audition(**fields)
+    await queue.put(job)
+    job = await ended(queue, job)
+    assert job.state is JobState.PAUSED, job.error
+    return job
+
+
+async def straight(queue: Queue, store: Store, job: Job, **fields: Any) -> list[np.ndarray]:
+    """The same images, each by a request of its own that stops nowhere."""
+    drawn = []
+    for number in range(job.images):
+        own = {**job.request, **fields, "num_images": 1, "seed": job.seed_of(number)}
+        alone = toy_job(**own)
+        await queue.put(alone)
+        drawn += await pixels(store, await ended(queue, alone))
+    return drawn
+
+
+async def test_images_stop_at_their_step_and_show_what_they_may_become(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    async with at_work(pipeline, layout, queue, store):
+        job = await auditioned(queue)
+        assert (job.step, job.steps, job.usage.steps) == (STOP * 4, STOP * 4, STOP * 4)
+        assert [output.seed for output in job.outputs] == [5, 6, 7, 8]
+        assert [draft.step for draft in job.snapshots] == [STOP] * 4
+        for draft in job.snapshots:
+            assert await store.exists(str(draft.key))
+        standing = await queue.standing(job.tenant, TenantSettings())
+        stored = sum(one.bytes for one in (*job.outputs, *job.snapshots))
+        assert standing.stored_bytes == stored > 0
+        assert all(draft.bytes > 0 for draft in job.snapshots)
+
+
+@pytest.mark.parametrize("phase", ["plain", "noisy", "told"])
+async def test_chosen_images_are_those_of_a_run_without_a_stop(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, phase: str
+) -> None:
+    """In another pool, and only with the steps that were missing."""
+    async with at_work(pipeline, layout, queue, store):
+        parent = await auditioned(queue, phase=phase)
+    async with at_work(ToyPipeline(), layout, queue, store):
+        job = await continuation(store, Drafts(parent, (3, 1)))
+        await queue.put(job)
+        job = await ended(queue, job)
+        assert [output.seed for output in job.outputs] == [8, 6]
+        assert np.array_equal(await pixels(store, job), await straight(queue, store, job))
+        assert (job.step, job.steps) == (STEPS * 2, STEPS * 2)
+        assert job.usage.steps == (STEPS - STOP) * 2
+        assert (await queue.get(parent.id)) == parent, "its drafts are there for others"
+        again = await continuation(store, Drafts(parent, (1,)))
+        await queue.put(again)
+        same = await pixels(store, await ended(queue, again))
+        assert np.array_equal(same, await straight(queue, store, again))
+
+
+async def test_a_continued_job_does_no_step_again(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    pipeline.gate.open()
+    async with at_work(pipeline, layout, queue, store):
+        parent = await auditioned(queue, phase="gated", num_images=1)
+        assert pipeline.gate.count == STOP
+        job = await continuation(store, Drafts(parent, (0,)))
+        await queue.put(job)
+        assert (await ended(queue, job)).state is JobState.SUCCEEDED
+        assert pipeline.gate.count == STEPS
+
+
+@pytest.mark.parametrize("batching", [None, exact(2)], ids=["gone", "other programs"])
+async def test_without_a_usable_draft_an_image_begins_anew(
+    pipeline: ToyPipeline,
+    layout: Layout,
+    queue: Queue,
+    store: Store,
+    batching: BatchSizes | None,
+) -> None:
+    async with at_work(pipeline, layout, queue, store):
+        parent = await auditioned(queue)
+    if batching is None:
+        await queue.delete(parent.id)
+        await until(lambda: swept(queue, store))
+        assert not any([await store.exists(str(one.key)) for one in parent.snapshots])
+    job = await continuation(store, Drafts(parent, (2,)))
+    async with at_work(ToyPipeline(), layout, queue, store, batching=batching):
+        await queue.put(job)
+        drawn = await pixels(store, await ended(queue, job))
+        assert np.array_equal(drawn, await straight(queue, store, job))
+
+
+async def test_an_audition_goes_on_where_another_pool_was_stopped(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    """Images that have reached their step are not drawn again, and the others from where they
+    were; what comes of them is the same."""
+    job = audition(phase="gated", num_images=2)
+    await queue.put(job)
+    async with at_work(pipeline, layout, queue, store, slots=1, drain_s=2) as (pool, task):
+        pipeline.gate.open(STOP + 2)
+        await until(lambda: has_step(queue, job.id, STOP + 1))
+        pool.stop()
+        await asyncio.wait_for(task, 60)
+    assert (await queue.get(job.id)).state is JobState.QUEUED
+    other = ToyPipeline()
+    other.gate.open()
+    async with at_work(other, layout, queue, store):
+        parent = await ended(queue, job)
+        assert parent.state is JobState.PAUSED
+        assert other.gate.count < STOP * 2
+        job = await continuation(store, Drafts(parent, (0, 1)))
+        await queue.put(job)
+        drawn = await pixels(store, await ended(queue, job))
+        assert np.array_equal(drawn, await straight(queue, store, job))
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["from its draft", "its draft drawn again"])
+async def test_a_branch_has_the_first_steps_of_its_draft(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, is_kept: bool
+) -> None:
+    pipeline.gate.open()
+    async with at_work(pipeline, layout, queue, store):
+        parent = await auditioned(queue, prompt="a cat", phase="gated", num_images=3)
+        before = pipeline.gate.count
+        job = await continuation(store, Drafts(parent, (2,)), prompt="a dog")
+        assert job.drafted and job.drafted.fields == {"prompt": "a cat"}
+        assert [warning.field for warning in job.warnings] == ["prompt"]
+        if not is_kept:
+            await store.delete([str(one.key) for one in job.snapshots])
+        await queue.put(job)
+        job = await ended(queue, job)
+        steps = STEPS - STOP if is_kept else STEPS
+        assert pipeline.gate.count - before == steps
+        assert job.usage.steps == STEPS - STOP
+        recipe = read_recipe(await store.get(job.outputs[0].key))
+        assert recipe and recipe.drafted == {"prompt": "a cat"}
+        [branch] = await pixels(store, job)
+        for prompt in ("a cat", "a dog"):
+            [other] = await straight(queue, store, job, prompt=prompt)
+            assert not np.array_equal(branch, other)
+    request = {**job.request, "seed": job.seed_of(0), "prompt": "a cat"}
+    expected = reference(ToyPipeline(), request, later=(STOP, {"prompt": "a dog"}))
+    assert np.abs(branch.astype(int) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["from its draft", "its draft drawn again"])
+async def test_a_branch_may_have_other_noise(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, is_kept: bool
+) -> None:
+    """Later steps have it, each image by a seed of its own, and its file says of which draft."""
+    async with at_work(pipeline, layout, queue, store):
+        parent = await auditioned(queue, phase="noisy")
+        job = await continuation(store, Drafts(parent, (2, 0), seed=90))
+        assert job.seeds == [90, 91] and job.drafted and job.drafted.seeds == (7, 5)
+        assert [warning.field for warning in job.warnings] == ["seed"]
+        if not is_kept:
+            await store.delete([str(one.key) for one in job.snapshots])
+        await queue.put(job)
+        job = await ended(queue, job)
+        drawn = await pixels(store, job)
+        assert [output.seed for output in job.outputs] == [90, 91]
+    for number, (drafted, own) in enumerate([(7, 90), (5, 91)]):
+        recipe = read_recipe(await store.get(job.outputs[number].key))
+        assert recipe and recipe.drafted == {"seed": drafted} and recipe.request["seed"] == own
+        begun = {**job.request, "seed": drafted}
+        expected = reference(ToyPipeline(), begun, later=(STOP, {"seed": own}))
+        assert np.abs(drawn[number].astype(int) - expected).max() <= 1
+    same = await continuation(store, Drafts(parent, (1, 2), seed=6))
+    assert same.drafted is None and same.seeds == [6, 7], "their own"
+    half = await continuation(store, Drafts(parent, (1, 3), seed=6))
+    assert half.drafted and half.drafted.of(0, 6) == {} and half.drafted.of(1, 7) == {"seed": 8}

@@ -1,0 +1,169 @@
+"""Equal jobs at the same time: drawn once where that can be, and each with files of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from models.parallel.axis_rules import Layout
+from service.jobs.model.job import Job, JobState
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
+from tests.workers.at_work import at_work, has_step
+from tests.workers.jobs import ended, reached, toy_job
+from tests.workers.polling import until
+from tests.workers.toy import ToyPipeline
+from workers.pool import equal_job
+from workers.retry import Patience
+
+STEPS = 6
+
+
+def gated(**fields: Any) -> Job:
+    return toy_job(phase="gated", num_inference_steps=STEPS, num_images=2, seed=5, **fields)
+
+
+async def half_way(queue: Queue, pipeline: ToyPipeline, **fields: Any) -> Job:
+    """A job that has done a few steps, and waits for the gate."""
+    job = gated(**fields)
+    await queue.put(job)
+    pipeline.gate.open(4)
+    await until(lambda: has_step(queue, job.id, 2))
+    return job
+
+
+def equal_to(job: Job) -> Job:
+    """The same request again, as a front end puts it."""
+    return gated().model_copy(update={"awaits": job.id})
+
+
+async def waiting_for(queue: Queue, job: Job) -> Job:
+    """An equal job that a pool has taken."""
+    again = equal_to(job)
+    await queue.put(again)
+    return await reached(queue, again, JobState.RUNNING)
+
+
+def saved_s() -> float:
+    name = "atelier_reused_device_seconds_total"
+    return REGISTRY.get_sample_value(name, {"model": "toy"}) or 0.0
+
+
+async def files_of(store: Store, job: Job) -> list[bytes]:
+    return [await store.get(output.key) for output in job.outputs]
+
+
+async def test_it_is_drawn_once(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    before_s = saved_s()
+    async with at_work(pipeline, layout, queue, store):
+        first = await half_way(queue, pipeline)
+        again = [await waiting_for(queue, first) for _ in range(2)]
+        pipeline.gate.open()
+        drawn, *copied = [await ended(queue, job) for job in (first, *again)]
+    assert pipeline.gate.count == 2 * STEPS == drawn.usage.steps
+    assert drawn.copied_from is None
+    for job in copied:
+        assert (job.state, job.copied_from) == (JobState.SUCCEEDED, first.id)
+        assert (job.usage.steps, job.usage.device_seconds) == (0, 0)
+        assert await files_of(store, job) == await files_of(store, drawn)
+        assert not {one.key for one in job.outputs} & {one.key for one in drawn.outputs}
+        assert [one.seed for one in job.outputs] == [5, 6]
+    assert saved_s() - before_s == pytest.approx(2 * drawn.usage.device_seconds)
+
+
+async def test_another_pool_does_not_wait_for_it(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    """Pools may be slow, or compile first."""
+    other = ToyPipeline()
+    other.gate.open()
+    async with AsyncExitStack() as pools:
+        await pools.enter_async_context(at_work(pipeline, layout, queue, store, slots=1))
+        first = await half_way(queue, pipeline)
+        await pools.enter_async_context(
+            at_work(
+                other,
+                layout,
+                queue,
+                store,
+            )
+        )
+        again = equal_to(first)
+        await queue.put(again)
+        job = await ended(queue, again)
+        assert (job.copied_from, job.usage.steps) == (None, 2 * STEPS)
+        assert (await queue.get(first.id)).state is JobState.RUNNING
+
+
+async def test_its_places_are_free_meanwhile(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    async with at_work(pipeline, layout, queue, store):
+        first = await half_way(queue, pipeline)
+        waiting = [await waiting_for(queue, first) for _ in range(3)]
+        neighbours = [toy_job(), toy_job()]
+        for job in neighbours:
+            await queue.put(job)
+            await reached(queue, job, JobState.RUNNING)
+        assert (await queue.get(first.id)).state is JobState.RUNNING
+        pipeline.gate.open()
+        for job in waiting:
+            assert (await ended(queue, job)).copied_from == first.id
+
+
+async def test_it_is_drawn_where_the_other_one_is_canceled(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    async with at_work(pipeline, layout, queue, store):
+        first = await half_way(queue, pipeline)
+        again = await waiting_for(queue, first)
+        await queue.cancel(first.id)
+        pipeline.gate.open()
+        job = await ended(queue, again)
+    assert (job.state, job.copied_from, job.usage.steps) == (JobState.SUCCEEDED, None, 2 * STEPS)
+
+
+async def test_both_go_back_and_go_on_elsewhere(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    """The other one waits again as soon as the first one runs again."""
+    async with at_work(pipeline, layout, queue, store, drain_s=2) as (pool, task):
+        first = await half_way(queue, pipeline)
+        again = await waiting_for(queue, first)
+        pipeline.gate.open(2)
+        pool.stop()
+        await asyncio.wait_for(task, 60)
+    for job in (first, again):
+        assert (await queue.get(job.id)).state is JobState.QUEUED
+    other = ToyPipeline()
+    other.gate.open()
+    async with at_work(other, layout, queue, store):
+        assert (await ended(queue, first)).state is JobState.SUCCEEDED
+        assert (await ended(queue, again)).copied_from == first.id
+
+
+async def test_it_is_drawn_where_the_files_are_gone(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    pipeline.gate.open()
+    async with at_work(pipeline, layout, queue, store):
+        first = gated()
+        await queue.put(first)
+        first = await ended(queue, first)
+        await store.delete([first.outputs[1].key])
+        again = equal_to(first)
+        await queue.put(again)
+        job = await ended(queue, again)
+        assert (job.state, job.copied_from) == (JobState.SUCCEEDED, None)
+        assert len(await files_of(store, job)) == 2
+        assert await equal_job.drawn_by(queue, job) == first
+        damaged = first.outputs[0].model_copy(update={"sha256": "another"})
+        assert await equal_job.read(store, Patience(1), damaged) is None
+        newer = job.model_copy(update={"fingerprint": "newer"})
+        assert await equal_job.drawn_by(queue, newer) is None

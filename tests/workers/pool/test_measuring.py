@@ -1,0 +1,237 @@
+"""Measuring of warm-up requests, and what a pool's readiness does not wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from models.interface.pipeline import Fields, Prepared
+from models.parallel.axis_rules import Layout
+from service.jobs.model.job import JobState
+from service.jobs.queue import Queue
+from service.jobs.redis.keys import PREFIX
+from service.jobs.scheduling.cost_model import CostKey, CostRow
+from service.jobs.storage.object_store import Store
+from tests.workers.at_work import at_work, has
+from tests.workers.jobs import ended, reached, toy_job
+from tests.workers.polling import DEADLINE_S, until
+from tests.workers.toy import SPEC, ToyPipeline
+from workers.engine.engine import Engine
+from workers.engine.latency_stats import describe
+from workers.pool import measuring
+from workers.pool.cost_reporting import KNOWN_S, CostReporter
+from workers.pool.idle_work import IdleWork
+from workers.pool.measuring import FEW_S, NO_NUMBERS, Trials
+from workers.programs.batch_sizes import fast
+from workers.programs.step_latency import TRIALS
+
+SMALL: dict[str, Any] = {"width": 32, "height": 16}
+BUCKET = SPEC.bucket(SMALL)
+SHORT = (0.0,)
+
+
+@pytest.fixture
+async def engine(pipeline: ToyPipeline, layout: Layout) -> AsyncIterator[Engine]:
+    engine = Engine(pipeline, layout, 4, fast(4))
+    yield engine
+    engine.close()
+
+
+async def measure_alone(engine: Engine, *requests: Fields) -> str | None:
+    return await Trials(engine, requests, SHORT * len(requests)).alone()
+
+
+async def test_every_size_is_measured(engine: Engine, layout: Layout) -> None:
+    request = {**SMALL, "phase": "plain", "second_phase": "double", "num_inference_steps": 20}
+    await engine.warm_up([request])
+    trials = Trials(engine, [request], SHORT)
+    await trials.alone()
+    assert {key.batch for key in engine.costs.rows("here", 1)} == {1}
+    await trials.batches()
+    rows = engine.costs.rows(describe("toy", layout, engine.batching), 1)
+    assert {key.batch for key in rows} == {1, 2, 4}
+    assert {(key.bucket, key.layout) for key in rows} == {(BUCKET, "toy on cpu")}
+    assert all(min(row.step_s, row.encode_s, row.decode_s) > 0 for row in rows.values())
+    assert engine.costs.warm == [BUCKET]
+
+
+async def test_batches_that_others_have_measured_are_not_tried_again(
+    engine: Engine, queue: Queue, empty_redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One image is made even so: that shows that it can be."""
+    monkeypatch.setattr(measuring, "BATCHES_S", DEADLINE_S)
+    request = {**SMALL, "num_inference_steps": 20}
+    await engine.warm_up([request])
+    trials = Trials(engine, [request], SHORT)
+    await trials.alone()
+    cost_reporter = CostReporter(engine, queue, "toy")
+    layout = cost_reporter.facts.layout
+    assert await cost_reporter.known() == set()
+    row = CostRow(step_s=1.0, encode_s=0.5, decode_s=2.0)
+    told = {CostKey(BUCKET, name, size): row for name in (layout, "x") for size in (1, 2, 4)}
+    await queue.measured(SPEC.name, told)
+    known = await cost_reporter.known()
+    assert known == {(BUCKET, 1), (BUCKET, 2), (BUCKET, 4)}
+    await trials.batches(known)
+    assert {key.batch for key in engine.costs.rows(layout, 1)} == {1}
+    await trials.batches([(BUCKET, 1), (BUCKET, 2)])
+    # Whether two are seen beside that depends on how the four come together.
+    assert {key.batch for key in engine.costs.rows(layout, 1)} >= {1, 4}
+    at = (await queue.costs(SPEC.name)).at - KNOWN_S - 1
+    for key in told:
+        old = row.model_copy(update={"at": at}).model_dump_json()
+        await empty_redis.hset(f"{PREFIX}costs:{SPEC.name}", key.wire(), old)
+    assert await cost_reporter.known() == set(), "that is too long ago"
+
+
+async def test_a_request_that_fails_is_no_harm(engine: Engine) -> None:
+    await measure_alone(engine, {**SMALL, "nan_at": 1}, SMALL)
+    assert engine.costs.rows("here", 1)
+
+
+async def test_a_model_whose_every_warm_up_request_breaks_down_is_told(engine: Engine) -> None:
+    assert await measure_alone(engine, {**SMALL, "nan_at": 1}, {**SMALL, "nan_at": 0}) == NO_NUMBERS
+    assert await measure_alone(engine, {**SMALL, "nan_at": 1}, SMALL) is None
+    assert await measure_alone(engine) is None
+    some = Trials(engine, [{**SMALL, "nan_at": 1}, SMALL], [0.0, 2 * FEW_S])
+    assert await some.alone() is None, "of one of them nothing is known"
+
+
+async def test_what_breaks_down_in_larger_batches_or_by_one_seed_alone_is_no_broken_model(
+    layout: Layout,
+) -> None:
+    """Of a pool with one warm-up request, the default: it would never be ready."""
+    engine = Engine(UnluckyPipeline(), layout, 4, fast(4))
+    try:
+        assert await measure_alone(engine, {**SMALL, "seed": 0}) is None
+        later = {**SMALL, "seed": 1, "nan_at": TRIALS, "num_inference_steps": 9}
+        trials = Trials(engine, [later], SHORT)
+        assert await trials.alone() is None
+        await trials.batches()
+        assert await measure_alone(engine, {**SMALL, "seed": 1, "nan_at": 0}) == NO_NUMBERS
+    finally:
+        engine.close()
+
+
+class UnluckyPipeline(ToyPipeline):
+    """Its first seed gives no numbers."""
+
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+        unlucky = {} if fields["seed"] else {"nan_at": 0}
+        return super().prepare({**fields, **unlucky}, images)
+
+
+async def test_a_trial_that_takes_long_is_measured_when_it_comes(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    """No step of it is begun before the first job: it would stand in that one's way."""
+    long = {"phase": "gated"}
+    expected_s = [2 * FEW_S]
+    async with at_work(pipeline, layout, queue, store, warmup=long, expected_s=expected_s) as (
+        pool,
+        _,
+    ):
+        await until(lambda: has(queue, (1, True)))
+        assert pipeline.gate.count == 0 and not pool.engine.costs.rows("here", 1)
+        pipeline.gate.open()
+        job = toy_job(**long)
+        await queue.put(job)
+        assert (await ended(queue, job)).state is JobState.SUCCEEDED
+        assert pool.engine.costs.rows("here", 1)
+
+
+async def test_readiness_does_not_wait_for_a_trial_whose_estimate_is_wrong(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Trials, "held_s", 0.1)
+    async with at_work(pipeline, layout, queue, store, warmup={"phase": "gated"}):
+        await until(lambda: has(queue, (1, True)))
+        pipeline.gate.open()
+        job = toy_job(phase="gated")
+        await queue.put(job)
+        assert (await ended(queue, job)).state is JobState.SUCCEEDED
+
+
+async def test_a_pool_serves_while_larger_batches_compile(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    """Also a job of another shape, whose own programs are compiled before those."""
+    slow = {"phase": "slow-together"}
+    async with at_work(pipeline, layout, queue, store, warmup=slow, batching=fast(4)) as (pool, _):
+        await until(lambda: has(queue, (1, True)))
+        await until(pipeline.waits_to_compile.is_set)
+        jobs = [toy_job(**slow), toy_job(width=64)]
+        for job in jobs:
+            await queue.put(job)
+        for job in jobs:
+            assert (await ended(queue, job)).state is JobState.SUCCEEDED
+        assert not pipeline.compile_gate.is_set()
+        pipeline.compile_gate.set()
+        await until(lambda: {key.batch for key in pool.engine.costs.rows("here", 1)} >= {1, 4})
+
+
+async def test_trials_give_way_to_a_job(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    """They are rows in its way: canceled ones leave with the next step."""
+    pipeline.gate.open(TRIALS)  # of the one that is tried alone
+    warmup = {"phase": "gated", "num_inference_steps": 40}
+    async with at_work(pipeline, layout, queue, store, warmup=warmup, batching=fast(4)) as (
+        pool,
+        _,
+    ):
+        await until(lambda: has(queue, (1, True)))
+        await until(lambda: pipeline.gate.count > TRIALS)
+        job = toy_job()
+        await queue.put(job)
+        await reached(queue, job, JobState.RUNNING)
+        pipeline.gate.open(pool.engine.slots)
+        assert (await ended(queue, job)).state is JobState.SUCCEEDED
+        assert pipeline.gate.count <= TRIALS + 2 * pool.engine.slots
+
+
+async def test_idle_work_is_dropped_begun_anew_and_done_once() -> None:
+    begun, done, may_end = 0, 0, asyncio.Event()
+
+    async def work() -> None:
+        nonlocal begun, done
+        begun += 1
+        await may_end.wait()
+        done += 1
+
+    idle = IdleWork(work)
+    await idle.give_way()
+    for time in (1, 2):
+        idle.begin()
+        idle.begin()
+        await until(lambda: begun == time)  # noqa: B023 - it is awaited here
+        await idle.give_way()
+    assert (begun, done) == (2, 0)
+    may_end.set()
+    for _ in range(2):
+        idle.begin()
+        await until(lambda: done == 1)
+        await idle.give_way()
+    assert (begun, done) == (3, 1)
+
+
+async def test_idle_work_that_fails_is_told_and_not_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tries = 0
+
+    async def work() -> None:
+        nonlocal tries
+        tries += 1
+        raise ValueError("broken")
+
+    idle = IdleWork(work)
+    for _ in range(2):
+        idle.begin()
+        await until(lambda: "broken" in caplog.text)
+        await idle.give_way()
+    assert tries == 1

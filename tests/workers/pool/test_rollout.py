@@ -1,0 +1,158 @@
+"""A model's new version takes the place of its old one, with one real pool of each: nobody is
+refused, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.app import create_app
+from service.jobs.aliases import AliasRecords
+from service.jobs.model.alias import Alias
+from service.jobs.model.job import Job, JobState
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
+from service.settings.redis import RedisSettings
+from service.settings.server import ServerSettings
+from service.settings.settings import Settings
+from tests.workers.flux import REQUEST, SLOTS, tuned
+from tests.workers.jobs import ended
+from tests.workers.paced import slowly
+from tests.workers.polling import until
+from tests.workers.pool.test_process import LONG, SETTINGS, toml
+from tests.workers.pool_process import PoolProcess
+
+R1, R2 = "flux@r1", "flux@r2"
+WARMUP = {name: REQUEST[name] for name in ("width", "height", "max_sequence_length")}
+Start = Callable[[str], PoolProcess]
+
+
+@pytest.fixture
+def config(tmp_path: Path, redis_url: str, flux_folder: Path, state_dir: Path) -> Path:
+    new = tuned(flux_folder, tmp_path / "r2")
+    sections: dict[str, dict[str, Any]] = {
+        "": {"state_dir": str(state_dir)},
+        "redis": {"url": redis_url},
+        "queue": {"lease_s": SETTINGS.lease_s},
+    }
+    for name, source in ((R1, flux_folder), (R2, new)):
+        model = {"source": str(source), "dtype": "float32", "defaults": WARMUP}
+        sections[f'models."{name}"'] = model
+        sections[f'pools."{name}"'] = {"model": name, "slots": SLOTS}
+    file = tmp_path / "atelier.toml"
+    file.write_text("".join(toml(name, values) for name, values in sections.items()))
+    return file
+
+
+@pytest.fixture
+def start(config: Path) -> Iterator[Start]:
+    started: list[PoolProcess] = []
+
+    def start(name: str) -> PoolProcess:
+        started.append(PoolProcess(config, config.with_name(f"{name}.log"), name))
+        return started[-1]
+
+    yield start
+    for pool in started:
+        pool.end()
+
+
+@pytest.fixture
+async def http(
+    redis_url: str, empty_redis: object, state_dir: Path
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A front end."""
+    settings = Settings(
+        state_dir=state_dir,
+        redis=RedisSettings(url=redis_url),
+        server=ServerSettings(models_age_s=0),
+        queue=SETTINGS,
+    )
+    queue = await Queue.open(settings)
+    app = create_app(settings, queue, Store(settings.store_url))
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            yield http
+    await queue.close()
+
+
+async def weigh(queue: Queue, r1: float, r2: float) -> None:
+    alias = Alias(weights={R1: r1, R2: r2})
+    await AliasRecords(queue.redis).change(lambda _: {"flux": alias})
+
+
+async def test_one_pool_takes_the_place_of_another(
+    http: httpx.AsyncClient, queue: Queue, start: Start, config: Path
+) -> None:
+    accepted: list[str] = []
+
+    async def ask(steps: int = 1) -> dict[str, Any]:
+        body = {**REQUEST, "model": "flux", "num_inference_steps": steps}
+        answer = await http.post("/v1/generate", json=body)
+        assert answer.status_code == 202, answer.text
+        accepted.append(answer.json()["id"])
+        return answer.json()
+
+    await weigh(queue, 1, 0)
+    old = start(R1)
+    await old.ready()
+    first = await ask()
+    assert first["served_by"] == R1
+
+    await weigh(queue, 0, 1)
+    new = start(R2)
+
+    async def is_served_by_new() -> bool:
+        """With requests all the while, each of which r1 ends."""
+        job = await ask()
+        if job["served_by"] == R2:
+            return True
+        assert (await queue.models())[R1].ready
+        await ended(queue, await found(queue, job["id"]))
+        return False
+
+    await until(is_served_by_new)
+    assert "is ready" in new.said
+
+    await weigh(queue, 1, 0)
+    with slowly(config):
+        late = [await ask(LONG) for _ in range(4 * SLOTS)]
+        assert {job["served_by"] for job in late} == {R1}
+
+        async def is_at_work() -> bool:
+            jobs = await asyncio.gather(*(found(queue, job["id"]) for job in late))
+            return any(job.step > 0 for job in jobs)
+
+        await until(is_at_work)
+        await weigh(queue, 0, 1)
+        old.send(signal.SIGTERM)
+        assert (await ask())["served_by"] == R2
+    assert await old.exit_code() == 0
+    assert (await ask())["served_by"] == R2
+    jobs = [await ended(queue, await found(queue, job_id)) for job_id in accepted]
+    assert {job.state for job in jobs} == {JobState.SUCCEEDED}
+    models = await queue.models()
+    assert not models[R1].pools and len(models[R2].pools) == 1
+    prints = {name: models[name].spec.fingerprint for name in (R1, R2)}
+    assert len({*prints.values()}) == 2
+    assert [job.fingerprint for job in jobs] == [prints[str(job.served_by)] for job in jobs]
+    moved = [job for job in jobs if job.id in {one["id"] for one in late} and job.served_by == R2]
+    assert len(moved) >= len(late) - 2 * SLOTS
+    for steps in (1, LONG):
+        same = [job for job in jobs if job.request["num_inference_steps"] == steps]
+        drawn = {(job.served_by, job.outputs[0].pixels_sha256) for job in same}
+        assert len(drawn) == len({job.served_by for job in same}), "one image of each version"
+        assert len({pixels for _, pixels in drawn}) == len(drawn), "and another one of the other"
+
+
+async def found(queue: Queue, job_id: str) -> Job:
+    job = await queue.get(job_id)
+    assert job is not None
+    return job

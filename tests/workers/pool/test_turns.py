@@ -1,0 +1,318 @@
+"""Two models by turns on the same devices: whose turn it is, and what becomes of running jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import jax
+import pytest
+from prometheus_client import REGISTRY
+
+from models.interface.pipeline import generate
+from models.parallel.axis_rules import Layout
+from service.jobs.model.job import Job, JobState
+from service.jobs.operations import Pause, Sleep
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
+from service.settings.pools import PoolSettings
+from tests.workers.at_work import has_step
+from tests.workers.jobs import ended, pixels, toy_job
+from tests.workers.polling import DEADLINE_S, until
+from tests.workers.toy import ToyPipeline
+from workers.engine.engine import Engine
+from workers.pool.process import run_all
+from workers.pool.turns import LOOK_EVERY_S, AllPresent, ModelTurns, next_model
+from workers.pool.worker import Worker
+
+ENDLESS = 1_000_000
+"""Steps of a job that does not end by itself here."""
+NAMES = ("one", "other")
+LEASE_S = 0.6
+"""Interval of heartbeats, by which a pool hears of operators."""
+LONG = 10 * LOOK_EVERY_S
+
+
+@pytest.mark.parametrize(
+    ("present", "left_s", "waiting", "expected"),
+    [
+        (None, 0.0, {}, None),
+        (None, 0.0, {"a": LONG}, "a"),
+        ("a", 0.0, {"b": LONG}, "b"),
+        ("a", 0.0, {"a": 9 * LONG}, None),
+        ("a", 5.0, {"b": 9 * LONG}, None),
+        ("a", -1.0, {"a": 9 * LONG, "b": LONG}, "b"),
+        ("a", 0.0, {"b": LONG, "c": 2 * LONG}, "c"),
+        ("a", 0.0, {"b": LOOK_EVERY_S / 2}, None),
+    ],
+)
+def test_whose_turn_it_is(
+    present: str | None, left_s: float, waiting: dict[str, float], expected: str | None
+) -> None:
+    assert next_model(present, left_s, waiting) == expected
+
+
+class Named(ToyPipeline):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.spec = self.spec.model_copy(update={"name": name})
+        self.weights = jax.tree.map(lambda leaf: leaf * (1 + NAMES.index(name)), self.weights)
+
+
+def job(model: str, **fields: Any) -> Job:
+    return toy_job(**fields).model_copy(update={"model": model})
+
+
+@asynccontextmanager
+async def by_turns(
+    layout: Layout,
+    queue: Queue,
+    store: Store,
+    turn_s: float = 0.5,
+    names: Sequence[str] = NAMES,
+    **settings: Any,
+) -> AsyncIterator[dict[str, Worker]]:
+    """A pool of toys, ready."""
+    turns, workers = ModelTurns(turn_s, is_single=len(names) == 1), dict[str, Worker]()
+    wanted = {"slots": 2, "preview_every_s": 0, "quantum_s": 0.2, "snapshot_share": 0.5}
+    for name in names:
+        pool = PoolSettings(model=name, **{**wanted, **settings})
+        engine = Engine(Named(name), layout, pool.slots or 1)
+        workers[name] = Worker("toys", engine, queue, store, pool, LEASE_S, turns=turns)
+        await turns.join(workers[name])
+    task = asyncio.create_task(
+        run_all([*workers.values()], [[{}]] * len(names), [[]] * len(names), turns)
+    )
+    try:
+        await until(lambda: task.done() or all(one.is_ready for one in workers.values()))
+        yield workers
+        for worker in workers.values():
+            worker.stop_now()
+        assert await asyncio.wait_for(task, DEADLINE_S) == 0
+    finally:
+        task.cancel()
+        for worker in workers.values():
+            worker.engine.close()
+
+
+def present(workers: dict[str, Worker]) -> list[str]:
+    """Models whose weights are on the devices."""
+    return [name for name, worker in workers.items() if not worker.engine.weights.is_away]
+
+
+async def test_jobs_of_both_are_made_as_each_alone_makes_them(
+    layout: Layout, queue: Queue, store: Store
+) -> None:
+    swaps = {name: swapped(name) for name in NAMES}
+    async with by_turns(layout, queue, store) as workers:
+        assert len(present(workers)) == 1
+        asked = [job(name, seed=seed) for seed in range(3) for name in NAMES]
+        for one in asked:
+            await queue.put(one)
+        for one in asked:
+            (drawn,) = await pixels(store, await ended(queue, one))
+            alone = Named(one.model)
+            fields = {**alone.spec.defaults, **one.request}
+            assert (drawn == generate(alone, fields, {})).all()
+            assert len(present(workers)) <= 1
+    assert all(swapped(name) > before for name, before in swaps.items())
+
+
+def swapped(model: str) -> float:
+    return REGISTRY.get_sample_value("atelier_model_swaps_total", {"model": model}) or 0.0
+
+
+async def test_a_long_job_is_put_aside_and_goes_on(
+    layout: Layout, queue: Queue, store: Store
+) -> None:
+    async with by_turns(layout, queue, store) as workers:
+        long = job("one", num_inference_steps=ENDLESS)
+        await queue.put(long)
+        await until(lambda: has_step(queue, long.id, 3))
+        short = job("other")
+        await queue.put(short)
+        assert (await ended(queue, short)).state is JobState.SUCCEEDED
+        kept = await queue.get(long.id)
+        assert kept is not None and kept.step >= 3 and kept.attempts <= 1 and not kept.deaths
+        await until(lambda: has_step(queue, long.id, kept.step + 1))
+        again = await queue.get(long.id)
+        assert again is not None and again.attempts == 1, "an attempt that made way is not counted"
+        assert present(workers) == ["one"]
+        await queue.cancel(long.id)
+
+
+async def test_the_queue_knows_how_soon_the_other_can_begin(
+    layout: Layout, queue: Queue, store: Store
+) -> None:
+    async with by_turns(layout, queue, store, turn_s=100) as workers:
+        (here,) = present(workers)
+        (away,) = {*NAMES} - {here}
+        await queue.put(long := job(here, num_inference_steps=ENDLESS))
+        await until(lambda: has_step(queue, long.id, 1))
+        await workers[away].announce()
+        facts = {name: (await queue.costs(name)).pools for name in NAMES}
+        ((there,), (later,)) = (facts[name].values() for name in (here, away))
+        assert there.away_s == 0 and 10 < later.away_s < 101
+        await queue.put(waiting := job(away))
+        await queue.cancel(long.id)  # the present model has no work: nobody waits for its time
+        assert (await ended(queue, waiting)).state is JobState.SUCCEEDED
+
+
+async def test_a_paused_model_does_not_come(layout: Layout, queue: Queue, store: Store) -> None:
+    async with by_turns(layout, queue, store) as workers:
+        (here,) = present(workers)
+        (away,) = {*NAMES} - {here}
+        await queue.pause("model", away, Pause(by="op", at=1.0))
+        await queue.put(paused := job(away))
+        running = [job(here) for _ in range(3)]
+        for one in running:
+            await queue.put(one)
+        for one in running:
+            await ended(queue, one)
+        assert (await workers[away].waiting_s()) is None and present(workers) == [here]
+        await queue.resume("model", away)
+        await ended(queue, paused)
+        assert present(workers) == [away]
+
+
+async def test_weights_that_cannot_come_end_the_process(
+    layout: Layout, queue: Queue, store: Store
+) -> None:
+    with pytest.raises(RuntimeError, match="no room"):
+        async with by_turns(layout, queue, store) as workers:
+            (here,) = present(workers)
+            (away,) = {*NAMES} - {here}
+
+            def broken(keep_copies: bool = True) -> float:
+                raise RuntimeError("no room")
+
+            workers[away].engine.weights.come_back = broken  # type: ignore[method-assign]
+            await queue.put(waiting := job(away))
+            await until(lambda: workers[here].engine.weights.is_away)
+            kept = await queue.get(waiting.id)
+            assert kept is not None and kept.state is JobState.QUEUED
+
+
+@pytest.mark.parametrize("names", [NAMES, NAMES[:1]], ids=["by turns", "single"])
+async def test_an_idle_pool_sleeps_until_a_job_comes(
+    layout: Layout, queue: Queue, store: Store, names: tuple[str, ...]
+) -> None:
+    async with by_turns(layout, queue, store, names=names) as workers:
+        (here,) = present(workers)
+        await queue.put(long := job(here, num_inference_steps=ENDLESS))
+        await until(lambda: has_step(queue, long.id, 1))
+        await queue.put_to_sleep("toys", Sleep(by="op", at=1.0))
+        step = (await queue.get(long.id)).step  # type: ignore[union-attr]
+        await until(lambda: has_step(queue, long.id, step + 5 * 10**3))
+        assert present(workers) == [here], "not while it has work"
+        await queue.cancel(long.id)
+        await until(lambda: asleep(queue, here))
+        assert present(workers) == [] and workers[here].is_ready
+        status = (await queue.models())[here]
+        assert status.pools and status.ready, "clients find it as before"
+
+        await queue.put(waking := job(here))
+        done = await ended(queue, waking)
+        (drawn,) = await pixels(store, done)
+        alone = Named(here)
+        assert (drawn == generate(alone, {**alone.spec.defaults, **waking.request}, {})).all()
+        await until(lambda: awake(queue, here))
+        assert present(workers) == [here], "a wish that was fulfilled once is not again"
+
+
+@pytest.mark.parametrize("names", [NAMES, NAMES[:1]], ids=["by turns", "single"])
+async def test_an_operator_wakes_it(
+    layout: Layout, queue: Queue, store: Store, names: tuple[str, ...]
+) -> None:
+    async with by_turns(layout, queue, store, names=names) as workers:
+        (here,) = present(workers)
+        await queue.put_to_sleep(workers["one"].name, Sleep(by="op", at=1.0))
+        await until(lambda: asleep(queue, here))
+        assert await queue.wake(workers["one"].name) and not await queue.sleeps()
+        await until(lambda: awake(queue, here))
+        assert present(workers) == [here]
+        await queue.put_to_sleep("toys", Sleep(by="op", at=2.0))
+        await until(lambda: asleep(queue, here))
+
+
+class Idle:
+    """Member without a network; jobs of its model wait as a test says."""
+
+    is_ready, jobs = True, 0
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.waits_s: float | None = None
+        self.looks = 0
+
+    async def waiting_s(self) -> float | None:
+        self.looks += 1
+        return self.waits_s
+
+    def look_again(self) -> None:
+        pass
+
+    async def leave_devices(self) -> None:
+        pass
+
+    async def return_to_devices(self, keep_copies: bool) -> None:
+        pass
+
+    make_way = announce = give_way = leave_devices
+
+
+async def test_a_wish_for_one_worker_is_one_for_all_and_is_fulfilled_once() -> None:
+    """Each model has a worker of its own name: one hears of it, the other of nothing."""
+    turns, one = ModelTurns(0.0), Idle("one")
+
+    def beat(sleep: Sleep | None) -> None:
+        for model in ("other", "one", "other"):
+            turns.heed(model, sleep if model == "one" else None)
+
+    for member in (one, Idle("other")):
+        await turns.join(member)
+    await turns.bring("one")
+    running = asyncio.create_task(turns.run())
+    beat(wish := Sleep(by="op", at=1.0))
+    await until(lambda: turns.is_asleep)
+    one.waits_s = LONG
+    await until(lambda: turns.is_present("one"))
+    one.waits_s = None
+    asked = one.looks
+    while one.looks < asked + 3:
+        beat(wish)
+        assert turns.is_present("one"), "it was put to sleep again"
+        await asyncio.sleep(LOOK_EVERY_S / 10)
+    beat(Sleep(by="op", at=2.0))
+    await until(lambda: turns.is_asleep)
+    beat(None)
+    await until(lambda: turns.is_present("one"))
+    running.cancel()
+
+
+def test_a_pool_that_cannot_sleep_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    turns = AllPresent()
+    for _ in range(3):
+        turns.heed("one", Sleep(by="op", at=1.0))
+        turns.heed("other", None)
+    assert caplog.text.count("cannot sleep") == 1
+
+
+async def asleep(queue: Queue, model: str) -> bool:
+    return all(one.asleep for one in (await queue.costs(model)).pools.values())
+
+
+async def awake(queue: Queue, model: str) -> bool:
+    return not await asleep(queue, model)
+
+
+async def test_a_drain_lets_jobs_end_as_ever(layout: Layout, queue: Queue, store: Store) -> None:
+    async with by_turns(layout, queue, store, drain_s=600) as workers:
+        (here,) = present(workers)
+        await queue.put(one := job(here, num_inference_steps=4_000))
+        await until(lambda: has_step(queue, one.id, 1))
+        for worker in workers.values():
+            worker.stop()
+        assert (await ended(queue, one)).state is JobState.SUCCEEDED

@@ -1,0 +1,84 @@
+"""Machines of GKE that pools run on, by chip and topology.
+
+Source: docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus, and of GPUs
+docs.cloud.google.com/compute/docs/accelerator-optimized-machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Share of a machine that one pod takes, and how a node of that kind is found."""
+
+    type: str
+    """Machine type of Compute Engine."""
+    kind: Literal["tpu", "cuda"]
+    """Accelerator that the worker's image is built for."""
+    accelerator: str
+    """GKE's name of the chip."""
+    topology: str
+    """Topology of a TPU slice; of GPUs their number."""
+    chips: int
+    """Chips of a pod."""
+    hosts: int
+    """Pods of a pool."""
+    cpu: int
+    """Processors that a pod asks for."""
+    memory_gib: int
+    """Memory that a pod asks for."""
+    memory_limit_gib: int
+    """Memory that it may use, before what GCS FUSE has beside it."""
+
+    @property
+    def cpu_limit(self) -> int:
+        """Processors that a pod may use."""
+        return 2 * self.cpu
+
+    @property
+    def form(self) -> Literal["tpu", "slice", "gpu", "gpus"]:
+        """Kind of pod: alone or one of several hosts, one GPU or some that exchange."""
+        if self.kind == "cuda":
+            return "gpus" if self.chips > 1 else "gpu"
+        return "slice" if self.hosts > 1 else "tpu"
+
+
+def _tpu(
+    accelerator: str, type: str, topology: str, chips: int, memory_gib: int = 128
+) -> Iterator[tuple[str, Machine]]:
+    """Yield a slice on machines of `chips` chips."""
+    hosts = prod(map(int, topology.split("x"))) // chips
+    sizes = {"cpu": 32, "memory_gib": memory_gib, "memory_limit_gib": 2 * memory_gib}
+    yield topology, Machine(type, "tpu", accelerator, topology, chips, hosts, **sizes)
+
+
+def _gpus(accelerator: str, type: str) -> Iterator[tuple[str, Machine]]:
+    """Yield shares of a machine of eight GPUs."""
+    for count in (1, 2, 4, 8):
+        cpu, memory = max(12, 8 * count), (max(96, 32 * count), max(128, 64 * count))
+        yield str(count), Machine(type, "cuda", accelerator, str(count), count, 1, cpu, *memory)
+
+
+MACHINES: Mapping[str, Mapping[str, Machine]] = {
+    "v5e": dict(_tpu("tpu-v5-lite-podslice", "ct5lp-hightpu-8t", "2x4", 8, memory_gib=64)),
+    "v6e": {
+        **dict(_tpu("tpu-v6e-slice", "ct6e-standard-8t", "2x4", 8)),
+        **dict(_tpu("tpu-v6e-slice", "ct6e-standard-4t", "4x4", 4)),
+    },
+    "v5p": {
+        **dict(_tpu("tpu-v5p-slice", "ct5p-hightpu-4t", "2x2x1", 4)),
+        **dict(_tpu("tpu-v5p-slice", "ct5p-hightpu-4t", "2x2x2", 4)),
+    },
+    "tpu7x": {
+        **dict(_tpu("tpu7x", "tpu7x-standard-4t", "2x2x1", 4)),
+        **dict(_tpu("tpu7x", "tpu7x-standard-4t", "2x2x2", 4)),
+    },
+    "h100": dict(_gpus("nvidia-h100-80gb", "a3-highgpu-8g")),
+    "h200": dict(_gpus("nvidia-h200-141gb", "a3-ultragpu-8g")),
+}
+"""Machines by the names of `atelier plan`, chip and topology."""

@@ -1,0 +1,330 @@
+"""Values → an overlay of deploy/k8s, one folder a pool."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tools import rules
+from tools.cluster.machines import Machine
+from tools.cluster.merging import plain
+from tools.cluster.values import Model, Reservation, Site, Values, ValuesError
+
+K8S = Path(__file__).parents[2] / "deploy" / "k8s"
+WRITTEN = "# Written by `make overlays`"
+RENDERERS = (("kubectl", "kustomize"), ("kustomize", "build"))
+API = "kustomize.config.k8s.io/v1beta1"
+COMPONENTS = "../../components"
+TEMPLATES = "/spec/leaderWorkerTemplate"
+GPU_ENV = [
+    # Where GKE puts the driver's libraries.
+    {"name": "LD_LIBRARY_PATH", "value": "/usr/local/nvidia/lib64"},
+    # As the planner reckons (workers/slice/chips.py); JAX by itself takes 0.75 of the memory.
+    {"name": "XLA_CLIENT_MEM_FRACTION", "value": "0.92"},
+]
+SPOT_GRACE_S = 15
+CLASS = "compute-class.yaml"
+RULES = {"managed": "Rules", "operator": "PrometheusRule"}
+
+Object = dict[str, Any]
+
+SHARED_MEMORY: Object = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "any"},
+    "spec": {
+        "template": {
+            "spec": {
+                "containers": [
+                    {
+                        "name": "pool",
+                        "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],
+                    }
+                ],
+                "volumes": [
+                    {
+                        "name": "shared-memory",
+                        "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"},
+                    }
+                ],
+            }
+        }
+    },
+}
+"""NCCL's, where GPUs speak to each other; a container's own /dev/shm has 64 MiB."""
+
+
+def write(values: Values, name: str, k8s: Path = K8S) -> Path:
+    """Write an overlay, in place of one of that name, and return its folder.
+
+    Every model has its `objective_s` (`shares.filled`).
+
+    Raises: ValuesError: there is another one, or values say what kustomize has from elsewhere.
+    """
+    folder = k8s / "overlays" / name
+    own = folder / "kustomization.yaml"
+    if folder.exists() and not (own.exists() and own.read_text().startswith(WRITTEN)):
+        raise ValuesError(f"{folder} is an overlay that was written by hand; rename the values")
+    if values.site != Site():
+        raise ValuesError("site: kustomize has these names from deploy/k8s/site/site.env")
+    if values.redis_host:
+        raise ValuesError("redis_host: kustomize has it from deploy/k8s/components/memorystore")
+    shutil.rmtree(folder, ignore_errors=True)
+    for path, content in files(values, name).items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    return folder
+
+
+def renderer() -> tuple[str, str]:
+    """Return the command that renders a folder. Raises: FileNotFoundError: there is none."""
+    for program, command in RENDERERS:
+        if shutil.which(program):
+            return program, command
+    raise FileNotFoundError("neither kubectl (1.27 or later) nor kustomize (5 or later) is here")
+
+
+def files(values: Values, name: str) -> Mapping[str, str]:
+    """Return the overlay's files by their paths in it."""
+    head = f"{WRITTEN} from {name}.yaml."
+    found = {"kustomization.yaml": f"{head}\n# {values.about}\n{plain(_overlay(values))}"}
+    if values.frontend:
+        found["frontend.toml"] = values.frontend
+    if values.env:
+        found["atelier.env"] = "".join(f"{key}={value}\n" for key, value in values.env.items())
+    for model in values.models:
+        folder = f"pools/{model.pool_name}"
+        found[f"{folder}/kustomization.yaml"] = f"{head}\n{plain(_pool(values, model))}"
+        found[f"{folder}/pool.toml"] = model.toml()
+        if model.capacity:
+            found[f"{folder}/{CLASS}"] = plain(compute_class(values, model))
+    if values.rules != "none":
+        found["rules.yaml"] = rules.manifest(RULES[values.rules])
+    return found
+
+
+def query(values: Values, model: Model) -> str:
+    """Return the question by which KEDA counts the pools of a model."""
+    (scaled,) = yaml.safe_load_all((K8S / "components/keda/scaled-object.yaml").read_text())
+    text: str = scaled["spec"]["triggers"][0]["metadata"]["query"]
+    text = text.replace('model="MODEL"', f'model="{model.name}", {values.place}')
+    return text.replace("atelier_queue_up", f"atelier_queue_up{{{values.place}}}")
+
+
+def compute_class(values: Values, model: Model) -> Object:
+    """Return the ways to get machines for a model, in the order of its `capacity`."""
+    return {
+        "apiVersion": "cloud.google.com/v1",
+        "kind": "ComputeClass",
+        "metadata": {"name": _class_name(values, model)},
+        "spec": {
+            "priorities": [{**_way(one), **_nodes(model.machine)} for one in model.capacity],
+            # No machine of another kind, which no pool could use.
+            "whenUnsatisfiable": "DoNotScaleUp",
+            "nodePoolAutoCreation": {"enabled": True},
+        },
+    }
+
+
+def _class_name(values: Values, model: Model) -> str:
+    """Return the name of a model's ComputeClass, which is the cluster's."""
+    return f"{values.namespace}.{model.pool_name}"
+
+
+def _way(one: str | Reservation) -> Object:
+    """Return how one rule of a ComputeClass gets its machines."""
+    if isinstance(one, Reservation):
+        return {"reservations": {"affinity": "Specific", "specific": [_reserved(one)]}}
+    return {"spot": {"spot": True}, "on-demand": {"spot": False}}.get(
+        one, {"flexStart": {"enabled": True}}
+    )
+
+
+def _reserved(one: Reservation) -> Object:
+    """Return a reservation's name, and its project where it is another one's."""
+    match one.reservation.split("/"):
+        case ["projects", project, "reservations", name]:
+            return {"name": name, "project": project}
+    return {"name": one.reservation}
+
+
+def _nodes(machine: Machine) -> Object:
+    """Return which machines a rule of a ComputeClass makes."""
+    if machine.kind == "tpu":
+        topology = {"count": machine.chips, "topology": machine.topology}
+        return {"tpu": {"type": machine.accelerator, **topology}}
+    gpu = {"type": machine.accelerator, "count": 8, "driverVersion": "latest"}
+    return {"machineType": machine.type, "gpu": gpu}
+
+
+def _overlay(values: Values) -> Object:
+    """Return the kustomization of a cluster."""
+    components = ["../../site", f"{COMPONENTS}/gke", f"{COMPONENTS}/weights-{values.weights}"]
+    components += [f"{COMPONENTS}/compile-cache"]
+    components += [f"{COMPONENTS}/memorystore"] if values.redis == "memorystore" else []
+    components += [f"{COMPONENTS}/tracing"] if values.tracing else []
+    generators: list[Object] = []
+    transformers = [plain(ANYWHERE)] if any(one.capacity for one in values.models) else []
+    if values.weights == "hyperdisk-ml":
+        transformers.append(f"{COMPONENTS}/weights-hyperdisk-ml/by-namespace")
+    if values.env:
+        generators.append({"name": "atelier-env", "behavior": "merge", "envs": ["atelier.env"]})
+    if values.frontend:
+        files = ["atelier.toml=frontend.toml"]
+        generators.append({"name": "atelier-frontend", "behavior": "replace", "files": files})
+    return {
+        "apiVersion": API,
+        "kind": "Kustomization",
+        "namespace": values.namespace,
+        "resources": ["../../base", *_resources(values)],
+        "components": components,
+        **({"configMapGenerator": generators} if generators else {}),
+        **({"transformers": transformers} if transformers else {}),
+    }
+
+
+def _resources(values: Values) -> Iterator[str]:
+    """Yield what an overlay has beside the base."""
+    for model in values.models:
+        yield f"pools/{model.pool_name}"
+        if model.capacity:
+            yield f"pools/{model.pool_name}/{CLASS}"  # of the cluster: without a pool's name suffix
+    if values.rules != "none":
+        yield "rules.yaml"
+
+
+ANYWHERE: Object = {
+    "apiVersion": "builtin",
+    "kind": "PatchTransformer",
+    "metadata": {"name": "of-the-cluster"},
+    "target": {"kind": "ComputeClass"},
+    "patch": '[{"op": "remove", "path": "/metadata/namespace"}]',
+}
+"""kustomize gives every kind that it does not know a namespace; a ComputeClass is the cluster's."""
+
+
+def _pool(values: Values, model: Model) -> Object:
+    """Return the kustomization of a pool."""
+    machine = model.machine
+    components = [f"../../{COMPONENTS}/keda"]
+    components += [f"../../{COMPONENTS}/tpu"] if machine.kind == "tpu" else []
+    pairs = {"app.kubernetes.io/component": "pool", "app.kubernetes.io/instance": model.pool_name}
+    labels: Object = {"includeSelectors": True, "includeTemplates": True, "pairs": pairs}
+    if model.machine.form == "slice":
+        paths = [
+            f"spec/leaderWorkerTemplate/{role}Template/metadata/labels"
+            for role in ("leader", "worker")
+        ]
+        labels["fields"] = [
+            {"kind": "LeaderWorkerSet", "path": path, "create": True} for path in paths
+        ]
+    return {
+        "apiVersion": API,
+        "kind": "Kustomization",
+        "resources": [f"../../../../{'slice' if model.machine.form == 'slice' else 'pool'}"],
+        "components": components,
+        "nameSuffix": f"-{model.pool_name}",
+        "labels": [labels],
+        "configMapGenerator": [{"name": "atelier-pool", "files": ["atelier.toml=pool.toml"]}],
+        "patches": [*_patches(values, model), _scaled(values, model)],
+    }
+
+
+def _scaled(values: Values, model: Model) -> Object:
+    """Return the patch of a pool's scaling."""
+    ops = [
+        _replace("/spec/triggers/0/metadata/query", query(values, model)),
+        _replace("/spec/triggers/0/metadata/threshold", model.share),
+        _replace("/spec/minReplicaCount", model.min),
+        _replace("/spec/maxReplicaCount", model.max),
+    ]
+    if model.machine.form == "slice":
+        target = {
+            "apiVersion": "leaderworkerset.x-k8s.io/v1",
+            "kind": "LeaderWorkerSet",
+            "name": "atelier-pool",
+        }
+        ops.append(_replace("/spec/scaleTargetRef", target))
+    return {"target": {"kind": "ScaledObject", "name": "atelier-pool"}, "patch": plain(ops)}
+
+
+def _patches(values: Values, model: Model) -> Iterator[Object]:
+    """Yield the patches of a pool's workload."""
+    if model.machine.form != "slice":
+        ops = [*_pod_ops(values, model, "/spec/template/spec")]
+        yield {"target": {"kind": "Deployment", "name": "atelier-pool"}, "patch": plain(ops)}
+        if model.machine.form == "gpus":
+            yield {
+                "target": {"kind": "Deployment", "name": "atelier-pool"},
+                "patch": plain(SHARED_MEMORY),
+            }
+        return
+    ops = [_replace(f"{TEMPLATES}/size", model.machine.hosts)]
+    for role in ("leader", "worker"):
+        ops += _pod_ops(values, model, f"{TEMPLATES}/{role}Template/spec")
+    yield {"target": {"kind": "LeaderWorkerSet", "name": "atelier-pool"}, "patch": plain(ops)}
+
+
+def _pod_ops(values: Values, model: Model, pod: str) -> Iterator[Object]:
+    """Yield what a pod of the model has of its own."""
+    machine = model.machine
+    container = f"{pod}/containers/0"
+    yield _add(f"{pod}/nodeSelector", _selector(values, model))
+    yield _add(f"{pod}/tolerations", [*_tolerations(model)])
+    yield _replace(f"{container}/image", f"atelier-worker-{machine.kind}:0.1.0")
+    yield _replace(f"{container}/command/3", model.pool_name)
+    yield _replace(f"{container}/resources", resources(machine))
+    if machine.kind == "cuda":
+        yield from (_add(f"{container}/env/-", one) for one in GPU_ENV)
+    if model.on_spot:
+        yield _replace(f"{pod}/terminationGracePeriodSeconds", SPOT_GRACE_S)
+
+
+def _selector(values: Values, model: Model) -> Object:
+    """Return the labels of the nodes that a pod may be on."""
+    if model.capacity:
+        return {"cloud.google.com/compute-class": _class_name(values, model)}
+    machine = model.machine
+    if machine.kind == "cuda":
+        return {"cloud.google.com/gke-accelerator": machine.accelerator}
+    return {
+        "cloud.google.com/gke-tpu-accelerator": machine.accelerator,
+        "cloud.google.com/gke-tpu-topology": machine.topology,
+    }
+
+
+def _tolerations(model: Model) -> Iterator[Object]:
+    """Yield what keeps other pods off such nodes."""
+    yield {"key": _chips(model.machine), "operator": "Exists", "effect": "NoSchedule"}
+    if model.on_spot:
+        spot = {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true"}
+        yield {**spot, "effect": "NoSchedule"}
+
+
+def _chips(machine: Machine) -> str:
+    """Return the resource that chips are."""
+    return {"tpu": "google.com/tpu", "cuda": "nvidia.com/gpu"}[machine.kind]
+
+
+def resources(machine: Machine) -> Object:
+    """Return what a pod asks for, and what it may use."""
+    chips = {_chips(machine): str(machine.chips)}
+    requests = {"cpu": str(machine.cpu), "memory": f"{machine.memory_gib}Gi"}
+    limits = {"cpu": str(machine.cpu_limit), "memory": f"{machine.memory_limit_gib}Gi"}
+    return {
+        "requests": {**requests, "ephemeral-storage": "4Gi", **chips},
+        "limits": {**limits, "ephemeral-storage": "16Gi", **chips},
+    }
+
+
+def _replace(path: str, value: Any) -> Object:
+    return {"op": "replace", "path": path, "value": value}
+
+
+def _add(path: str, value: Any) -> Object:
+    return {"op": "add", "path": path, "value": value}
