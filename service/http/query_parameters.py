@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fastapi import Request
+from fastapi.dependencies.models import Dependant
 
 from service.errors.did_you_mean import did_you_mean
 from service.errors.problems import FieldError, Invalid
@@ -42,10 +43,14 @@ async def check_query(request: Request) -> None:
 
 
 def _known(request: Request) -> Sequence[str]:
-    """Names that the API's description has for that route."""
-    template = getattr(request.scope.get("route"), "path_format", "")
-    operation = request.app.openapi()["paths"].get(template, {}).get(request.method.lower(), {})
-    return [item["name"] for item in operation.get("parameters", ()) if item["in"] == "query"]
+    """Return the names of the query parameters that a request's route declares."""
+    return _declared(request.scope["route"].dependant)
+
+
+def _declared(dependant: Dependant) -> list[str]:
+    """Return the query parameters of a route, or of one of its dependencies."""
+    names = [field.alias for field in dependant.query_params]
+    return names + [name for part in dependant.dependencies for name in _declared(part)]
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
