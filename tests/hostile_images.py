@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from collections.abc import Callable, Mapping
 
 import av
 import numpy as np
@@ -71,23 +72,25 @@ def video(
     return file.getvalue()
 
 
-def hostile_videos() -> dict[str, bytes]:
-    """Files that claim to be videos, and are none that may be decoded."""
-    mp4, webm = video(5), video(5, codec="libvpx", container="webm")
-    return {
-        "playlist": b"#EXTM3U\n#EXTINF:1\nfile:///etc/passwd\n",
-        "concat": b"ffconcat version 1.0\nfile /etc/passwd\n",
-        "nothing behind the head": mp4[:32],
-        "cut": mp4[: len(mp4) * 2 // 3],
-        "cut WebM": webm[:200],
-        "noise": mp4[:4] + b"ftyp" + bytes(range(256)) * 400,
-        "noise as WebM": b"\x1a\x45\xdf\xa3" + bytes(range(256)) * 400,
-        "boxes in boxes": b"\0\0\0\x08ftyp" + (b"\0\0\0\0moov" * 20_000),
-        "turned bits": mp4[:-400] + bytes(255 - byte for byte in mp4[-400:]),
-        "no video in it": _sound(),
-        "far larger than it says": larger_than_it_says(2048, 1024),
-        "another codec": video(2, codec="mjpeg", container="mov"),
-    }
+def _mp4() -> bytes:
+    return video(5)
+
+
+HOSTILE_VIDEOS: Mapping[str, Callable[[], bytes]] = {
+    "playlist": lambda: b"#EXTM3U\n#EXTINF:1\nfile:///etc/passwd\n",
+    "concat": lambda: b"ffconcat version 1.0\nfile /etc/passwd\n",
+    "nothing behind the head": lambda: _mp4()[:32],
+    "cut": lambda: _mp4()[: len(_mp4()) * 2 // 3],
+    "cut WebM": lambda: video(5, codec="libvpx", container="webm")[:200],
+    "noise": lambda: _mp4()[:4] + b"ftyp" + bytes(range(256)) * 400,
+    "noise as WebM": lambda: b"\x1a\x45\xdf\xa3" + bytes(range(256)) * 400,
+    "boxes in boxes": lambda: b"\0\0\0\x08ftyp" + (b"\0\0\0\0moov" * 20_000),
+    "turned bits": lambda: _mp4()[:-400] + bytes(255 - byte for byte in _mp4()[-400:]),
+    "no video in it": lambda: _sound(),
+    "far larger than it says": lambda: larger_than_it_says(2048, 1024),
+    "another codec": lambda: video(2, codec="mjpeg", container="mov"),
+}
+"""Files that claim to be videos, and are none that may be decoded; each is made when it is used."""
 
 
 def larger_than_it_says(width: int, height: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -21,6 +22,13 @@ from service.settings.server import ServerSettings
 from service.settings.settings import Settings
 from tests.service.image_children import children
 from tests.service.standin import StandIn
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leaks_are_found() -> Iterator[None]:
+    """Collect garbage at a module's end: what it left open fails it and no later one."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)

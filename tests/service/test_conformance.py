@@ -70,9 +70,10 @@ async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
         yield pool
 
 
-@pytest.mark.timeout(900)  # 72 operations, four minutes on two busy cores
+@pytest.mark.timeout(1800)  # 72 operations, four minutes on two busy cores
+@pytest.mark.parametrize("examples", [3, 20])
 async def test_the_server_does_what_its_description_says(
-    app: FastAPI, settings: Settings, pool: StandIn, tmp_path: Path
+    app: FastAPI, settings: Settings, pool: StandIn, tmp_path: Path, examples: int
 ) -> None:
     (tmp_path / "schemathesis.toml").write_text(CONFIG.replace("{doors}", json.dumps(DOOR_ROUTES)))
     async with served(app, settings) as address:
@@ -80,7 +81,7 @@ async def test_the_server_does_what_its_description_says(
             *(sys.executable, "-m", "schemathesis.cli"),
             *("--config-file", str(tmp_path / "schemathesis.toml")),
             *("run", f"{address}/openapi.json", "--seed", "1"),
-            *("--max-examples", "20", "--no-color", "--generation-database", "none"),
+            *("--max-examples", str(examples), "--no-color", "--generation-database", "none"),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             cwd=tmp_path,

@@ -27,6 +27,7 @@ from service.settings.settings import Settings
 from service.settings.tenants import TenantSettings
 from tests.service.conftest import served
 from tests.service.eventually import eventually
+from tests.service.openai_clients import openai_client
 from tests.service.standin import MODEL, StandIn
 
 URL = "/v1/generate"
@@ -46,7 +47,7 @@ def settings(tmp_path: Path, redis_url: str) -> Settings:
 
 async def client_of(tenant: str, queue: Queue, address: str) -> AsyncOpenAI:
     key = await ApiKeys(queue.redis).create(tenant)
-    return AsyncOpenAI(base_url=f"{address}/v1", api_key=key[1], max_retries=0)
+    return openai_client(address, key[1])
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -20,14 +19,14 @@ BODY = b'{"wrong": 1}'
 
 @pytest.fixture(scope="module")
 def server(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
-    patience = {
-        "ATELIER_SERVER__HEADER_S": "1",
-        "ATELIER_SERVER__BODY_S": "1",
-        "ATELIER_SERVER__IDLE_S": "1",
-        "ATELIER_SERVER__HOSTS": '["atelier.example"]',
-    }
-    with attacked(redis_url, tmp_path_factory.mktemp("server"), **patience) as server:
+    settings = limits(300) | {"ATELIER_SERVER__HOSTS": '["atelier.example"]'}
+    with attacked(redis_url, tmp_path_factory.mktemp("server"), **settings) as server:
         yield server
+
+
+def limits(seconds: int) -> dict[str, str]:
+    """Settings of the time that clients get for each phase of a request."""
+    return {f"ATELIER_SERVER__{name}_S": str(seconds) for name in ("HEADER", "BODY", "IDLE")}
 
 
 def chunked(head: bytes, *chunks: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
@@ -181,34 +180,18 @@ SLOW = {
     "half a chunk": chunked(POST, BODY)[:-8],
     "a body after its answer": b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\n"
     b"Content-Length: 1000000\r\n\r\n",
+    "nothing after an answer": GET + b"\r\n",
 }
 
 
-def test_silent_connections_end(server: Attacked) -> None:
+def test_silent_connections_end(redis_url: str, tmp_path: Path) -> None:
     """All at once, since each takes a second or a few."""
-    with ExitStack() as stack:
+    with attacked(redis_url, tmp_path, **limits(1)) as server, ExitStack() as stack:
         clients = {name: stack.enter_context(server.connect()) for name in SLOW}
         for name, client in clients.items():
             client.sendall(SLOW[name])
         assert [name for name, client in clients.items() if not is_closed(client)] == []
-    assert server.logs("connections were closed")
-
-
-def slow_body(server: Attacked) -> int:
-    """The answer to a body that takes twice as long as a client may be silent."""
-    body = b'{"wrong": "' + b"x" * 40_000 + b'"}'
-    with server.connect() as client, suppress(ConnectionError):
-        client.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(body))
-        for start in range(0, len(body), 5000):
-            select.select([client], [], [], 0.25)
-            client.sendall(body[start : start + 5000])
-        return status_of(received(client))
-    return 0
-
-
-def test_a_slow_body_goes_on_while_its_rate_is_enough(server: Attacked) -> None:
-    """In one of a few tries, since this process may have to wait for a processor."""
-    assert any(slow_body(server) == 422 for _ in range(4))
+        assert server.logs("connections were closed")
 
 
 def test_a_connection_goes_on_after_an_answer(server: Attacked) -> None:
@@ -216,7 +199,6 @@ def test_a_connection_goes_on_after_an_answer(server: Attacked) -> None:
         for _ in range(3):
             client.sendall(GET + b"\r\n")
             assert status_of(received(client)) == 200
-        assert is_closed(client)
 
 
 def test_silent_connections_do_not_lock_others_out(redis_url: str, tmp_path: Path) -> None:

@@ -113,12 +113,12 @@ async def site() -> AsyncIterator[str]:
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     resolver = outgoing.Resolver((*LOOPBACK, ip_network("::1/128")))
-    async with outgoing.client(resolver, timeout_s=5) as http:
+    async with outgoing.client(resolver, timeout_s=DEADLINE_S) as http:
         yield http
 
 
 async def fetch(http: httpx.AsyncClient, url: str) -> bytes:
-    return await outgoing.fetch(http, url, "acme", max_bytes=1000, timeout_s=1)
+    return await outgoing.fetch(http, url, "acme", max_bytes=1000, timeout_s=DEADLINE_S)
 
 
 async def test_a_body_is_fetched(http: httpx.AsyncClient, site: str) -> None:
@@ -132,7 +132,7 @@ async def test_the_host_keeps_its_name(http: httpx.AsyncClient, site: str) -> No
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "2130706433", "0x7f.1"])
 async def test_the_house_itself_is_out_of_reach(host: str, site: str) -> None:
     port = site.rpartition(":")[2]
-    async with outgoing.client(outgoing.Resolver(), timeout_s=5) as http:
+    async with outgoing.client(outgoing.Resolver(), timeout_s=DEADLINE_S) as http:
         with pytest.raises(httpx.ConnectError):
             await fetch(http, f"http://{host}:{port}/small")
 

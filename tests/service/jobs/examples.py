@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from service.jobs.model.job import Job, JobError, Output, Snapshot, Usage, new_job_id
-from service.jobs.queue import Claim
+from service.jobs.queue import Claim, Queue
+from service.jobs.redis import keys
 from service.jobs.storage.object_store import snapshot_key
 
 MODEL = "flux-demo"
@@ -16,6 +17,12 @@ USAGE = Usage(steps=28, device_seconds=2.5, queue_seconds=0.5)
 def a_job(**fields: Any) -> Job:
     defaults = {"id": new_job_id(), "model": MODEL, "bucket": "96x96", "steps": 28}
     return Job.model_validate(defaults | fields)
+
+
+async def let_expire(queue: Queue, job_id: str) -> None:
+    """Set a job's deadline in Redis to a time that is over."""
+    await queue.redis.hset(keys.job(job_id), "deadline_at", 1)
+    await queue.redis.zadd(f"{keys.PREFIX}deadlines", {job_id: 1})
 
 
 def an_output(job: Job) -> Output:

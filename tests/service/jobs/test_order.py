@@ -12,6 +12,7 @@ import pytest
 from models.spec.lora import RequestedLora, always
 from service.jobs.model.job import PRIORITIES, Usage
 from service.jobs.queue import Claim, Queue
+from service.jobs.redis import keys
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import MODEL, a_job, a_snapshot
 from tests.service.standin import SPEC
@@ -322,12 +323,17 @@ async def test_who_is_beyond_its_credit_hides_no_deadline_of_others(connect: Con
     assert order == ["modest", "plain"], "within its credit, which the flood has used up"
 
 
+async def has_waited(queue: Queue, job_id: str) -> None:
+    """Let a job be in the queue for longer than any affinity lasts."""
+    await queue.redis.hset(keys.job(job_id), "queued_at", 0)
+
+
 async def test_warm_buckets_first_but_not_for_long(connect: Connect) -> None:
-    queue = await connect(affinity_s=0.05)
+    queue = await connect(affinity_s=3600)
     (cold,) = await put(queue, "a", bucket="cold")
     warm = await put(queue, "a", 2, bucket="warm")
     assert [claim.job.id for claim in await serve(queue, warm=["warm"])] == [warm[0]]
-    await asyncio.sleep(0.06)  # by Redis's clock, as above
+    await has_waited(queue, cold)
     (fresh,) = await put(queue, "a", bucket="warm")
     order = [claim.job.id for _ in range(3) for claim in await serve(queue, warm=["warm"])]
     assert order == [cold, warm[1], fresh]
@@ -349,7 +355,7 @@ def adapted(*digests: str) -> dict[str, object]:
 
 
 async def test_jobs_whose_adapters_are_loaded_go_first_but_not_for_long(connect: Connect) -> None:
-    queue = await connect(affinity_s=0.05)
+    queue = await connect(affinity_s=3600)
     (cold,) = await put(queue, "a", **adapted("ink", "rare"))
     (warm,) = await put(queue, "a", **adapted("ink"))
     (plain,) = await put(queue, "a")
@@ -357,7 +363,7 @@ async def test_jobs_whose_adapters_are_loaded_go_first_but_not_for_long(connect:
     assert [claim.job.id for claim in await serve(queue, **here)] == [warm]
     assert [claim.job.id for claim in await serve(queue, **here)] == [plain]
     (warm,) = await put(queue, "a", **adapted("ink"))
-    await asyncio.sleep(0.06)  # by Redis's clock, as above
+    await has_waited(queue, cold)
     order = [claim.job.id for _ in range(2) for claim in await serve(queue, **here)]
     assert order == [cold, warm]
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from service.jobs.model.job import JobState
 from service.jobs.queue import Queue
-from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output
+from tests.service.jobs.examples import (
+    FAILURE,
+    MODEL,
+    USAGE,
+    a_job,
+    a_snapshot,
+    an_output,
+    let_expire,
+)
 
 
 async def test_a_later_claim_finds_it(queue: Queue) -> None:
@@ -51,17 +57,16 @@ async def test_a_stale_pool_keeps_nothing(queue: Queue, hasty: Queue) -> None:
 
 
 async def test_not_past_the_deadline(queue: Queue) -> None:
-    await queue.put(a_job(deadline_at=time.time() + 0.2))
+    await queue.put(a_job())
     (claim,) = await queue.claim("pool", MODEL, 1)
-    while await queue.snapshot(claim, [a_snapshot(claim)]):
-        pass  # each is a round trip; the deadline is 0.2 s away
+    await let_expire(queue, claim.job.id)
+    assert not await queue.snapshot(claim, [a_snapshot(claim)])
     assert (await queue.get(claim.job.id)).state is JobState.EXPIRED
 
 
 @pytest.mark.parametrize("how", ["finish", "fail", "cancel", "delete", "expire"])
 async def test_nothing_is_kept_of_an_ended_job(queue: Queue, how: str) -> None:
-    deadline = time.time() + 0.2 if how == "expire" else None
-    job, _ = await queue.put(a_job(deadline_at=deadline))
+    job, _ = await queue.put(a_job())
     (claim,) = await queue.claim("pool", MODEL, 1)
     assert await queue.snapshot(claim, [a_snapshot(claim)])
     files: list[str] = []
@@ -75,8 +80,9 @@ async def test_nothing_is_kept_of_an_ended_job(queue: Queue, how: str) -> None:
         case "delete":
             await queue.delete(job.id)
         case "expire":
-            while not (await queue.get(job.id)).state.ended:
-                files = await queue.reap()
+            await let_expire(queue, job.id)
+            files = await queue.reap()
+            assert (await queue.get(job.id)).state is JobState.EXPIRED
     assert f"snapshots/{job.id}/" in files + await queue.reap()
     found = await queue.get(job.id)
     assert found is None if how == "delete" else found.snapshots == []

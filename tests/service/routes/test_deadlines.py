@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -24,6 +25,14 @@ CAT = {"prompt": "a cat", "model": MODEL}
 STEPS = SPEC.defaults["num_inference_steps"]
 RUN_S = 2.0
 POOL = "cold"
+
+
+@pytest.fixture
+async def queue(redis_url: str, empty_redis: Any) -> AsyncIterator[Queue]:
+    """A queue whose leases do not end: its pool is registered once."""
+    queue = await Queue.connect(redis_url, QueueSettings(lease_s=1e6))
+    yield queue
+    await queue.close()
 
 
 @pytest.fixture(autouse=True)

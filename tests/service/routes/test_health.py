@@ -113,14 +113,18 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/
 """One pixel."""
 
 
+WAIT_S = 60
+"""Time in which a test takes a client's job and kills Redis, on a busy machine too."""
+
 Send = Callable[[signal.Signals], None]
+Mortal = tuple[httpx.AsyncClient, Queue, Send, asyncio.Event]
 
 
 @pytest.fixture
-async def mortal(
-    settings: Settings, tmp_path: Path
-) -> AsyncIterator[tuple[httpx.AsyncClient, Queue, Send]]:
-    """A client of a front end whose Redis can be sent signals."""
+async def mortal(settings: Settings, tmp_path: Path) -> AsyncIterator[Mortal]:
+    """A client of a front end, its Redis to send signals to, and the event that ends its waits."""
+    patient = settings.limits.model_copy(update={"max_wait_s": WAIT_S})
+    settings = settings.model_copy(update={"limits": patient})
     with embedded(tmp_path / "own") as url:
         queue = await Queue.connect(url, QueueSettings())
         await queue.register("pool", SPEC, ready=True)
@@ -132,17 +136,17 @@ async def mortal(
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
         ):
-            yield http, queue, partial(os.kill, server)
+            yield http, queue, partial(os.kill, server), app.state.front.stopping
         await queue.close()
 
 
 async def test_a_job_whose_redis_goes_away_is_told_by_name(
-    mortal: tuple[httpx.AsyncClient, Queue, Send],
+    mortal: Mortal,
 ) -> None:
-    http, queue, send = mortal
-    wait = {"Prefer": "wait=4"}
+    http, queue, send, stopping = mortal
+    wait = {"Prefer": f"wait={WAIT_S}"}
     waiting = asyncio.create_task(http.post("/v1/generate", json=CAT, headers=wait))
-    (claim,) = await queue.claim("pool", MODEL, 1, wait_s=20)
+    (claim,) = await queue.claim("pool", MODEL, 1, wait_s=WAIT_S)
 
     async def heard() -> bool:
         """Whether the front end knows by now that its job was taken: Redis may be quicker."""
@@ -153,15 +157,14 @@ async def test_a_job_whose_redis_goes_away_is_told_by_name(
 
     await eventually(heard)
     send(signal.SIGKILL)
+    stopping.set()
     answer = await waiting
     assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
     assert answer.headers["x-job-id"] == answer.json()["job_id"] == claim.job.id
 
 
-async def test_without_redis_everything_says_so(
-    mortal: tuple[httpx.AsyncClient, Queue, Send],
-) -> None:
-    lonely, _, send = mortal
+async def test_without_redis_everything_says_so(mortal: Mortal) -> None:
+    lonely, _, send, _ = mortal
     send(signal.SIGKILL)
 
     async def ask(method: str, path: str) -> httpx.Response:
@@ -189,11 +192,9 @@ async def test_without_redis_everything_says_so(
     assert "atelier_queue_up 0.0" in page and "atelier_queue_jobs{" not in page
 
 
-async def test_a_redis_that_stands_still_is_told_soon(
-    mortal: tuple[httpx.AsyncClient, Queue, Send],
-) -> None:
+async def test_a_redis_that_stands_still_is_told_soon(mortal: Mortal) -> None:
     """It takes connections and answers nothing: one try is enough to know."""
-    http, _, send = mortal
+    http, _, send, _ = mortal
     send(signal.SIGSTOP)
     try:
         async with asyncio.timeout(4 * COMMAND_TIMEOUT_S):  # all tries would take six times that

@@ -25,8 +25,13 @@ def hook() -> Iterator[HookProcess]:
 
 
 @pytest.fixture
-def settings(tmp_path: Path, hook: HookProcess) -> Settings:
-    return Settings(state_dir=tmp_path, safety=SafetySettings(url=hook.url, timeout_s=0.5))
+def timeout_s() -> float:
+    return 60
+
+
+@pytest.fixture
+def settings(tmp_path: Path, hook: HookProcess, timeout_s: float) -> Settings:
+    return Settings(state_dir=tmp_path, safety=SafetySettings(url=hook.url, timeout_s=timeout_s))
 
 
 async def test_a_refused_request_is_a_422_with_the_reason(
@@ -57,6 +62,7 @@ async def test_input_images_are_shown_as_they_were_sent(
     assert "image" not in asked["request"] and asked["request"]["strength"] == 0.6
 
 
+@pytest.mark.parametrize("timeout_s", [0.5])
 async def test_without_a_verdict_nothing_is_accepted(
     http: httpx.AsyncClient, pool: StandIn, queue: Queue
 ) -> None:

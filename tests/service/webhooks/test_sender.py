@@ -56,7 +56,7 @@ class Address:
 
     async def next(self) -> tuple[dict[str, str], dict[str, Any]]:
         """The next message, its signature checked."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             headers, body = await self.messages.get()
         signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
         expected = base64.b64encode(hmac.new(KEY, signed, hashlib.sha256).digest()).decode()

@@ -23,7 +23,9 @@ NAME = f"anybody/{MODEL}"
 
 @pytest.fixture
 def client(wire: httpx.AsyncClient) -> Iterator[Client]:
-    client = Client(api_token="none", base_url=str(wire.base_url), trust_env=False)
+    client = Client(
+        api_token="none", base_url=str(wire.base_url), timeout=httpx.Timeout(300), trust_env=False
+    )
     client.poll_interval = 0.02
     yield client
     client._client.close()  # which it has no way to do itself

@@ -11,6 +11,7 @@ from openai import AsyncOpenAI
 from models.spec.model_spec import ModelSpec
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
+from tests.service.openai_clients import openai_client
 from tests.service.standin import SPEC, StandIn
 
 INPAINTING: ModelSpec = SPEC.model_copy(
@@ -30,5 +31,5 @@ async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
 
 @pytest.fixture
 async def client(wire: httpx.AsyncClient) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{wire.base_url}/v1", api_key="none", max_retries=0) as client:
+    async with openai_client(str(wire.base_url)) as client:
         yield client

@@ -16,6 +16,7 @@ from service.jobs.model.job import JobError, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from tests.service.eventually import eventually
+from tests.service.openai_clients import openai_client
 from tests.service.routes.compat.openai.conftest import INPAINTING
 from tests.service.standin import MODEL, SIZE_PX, SPEC, StandIn, picture
 
@@ -259,7 +260,7 @@ async def test_a_job_that_fails_is_an_error_that_nobody_repeats(
     wire: httpx.AsyncClient, pool: StandIn
 ) -> None:
     pool.failure = JobError(code="out_of_memory", message="too large")
-    async with AsyncOpenAI(base_url=f"{wire.base_url}/v1", api_key="none") as client:
+    async with openai_client(str(wire.base_url), max_retries=2) as client:
         with pytest.raises(APIStatusError) as error:
             await client.images.generate(prompt="a cat")
     assert (error.value.status_code, error.value.code) == (500, "out_of_memory")

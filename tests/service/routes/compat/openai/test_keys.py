@@ -13,6 +13,7 @@ from service.auth.api_keys import ApiKeys
 from service.jobs.queue import Queue
 from service.settings.settings import Settings
 from service.settings.tenants import TenantSettings
+from tests.service.openai_clients import openai_client
 from tests.service.standin import MODEL, StandIn
 from tests.service.test_keys import with_keys
 
@@ -31,7 +32,7 @@ async def keys(redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:
 
 
 def client_with(wire: httpx.AsyncClient, key: str) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=f"{wire.base_url}/v1", api_key=key, max_retries=0)
+    return openai_client(str(wire.base_url), key)
 
 
 async def test_a_job_is_its_keys_tenants_and_its_link_is_anybodys(
