@@ -31,7 +31,7 @@ class Installed:
         """Start the whole system."""
 
         class Ours(System):
-            command = (str(self.command),)
+            command = (str(self.command), "up")
             surroundings = staticmethod(plain)
 
         return Ours(state, *arguments)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,17 @@ from models.parallel.axis_rules import Layout
 from service.jobs.storage.object_store import Store
 from tests import compile_cache as kept_programs
 from tests.workers.toy import ToyPipeline
+from workers.pool import worker
+from workers.pool.snapshots import Snapshots
 from workers.programs.xla_cache import use_compile_cache
 from workers.slice.mesh import one_device
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leaks_are_found() -> Iterator[None]:
+    """Collect garbage at a module's end: what it left open fails it and no later one."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,6 +33,16 @@ def compiled_coarsely(coarse: None) -> None:
 @pytest.fixture
 def pipeline() -> ToyPipeline:
     return ToyPipeline()
+
+
+@pytest.fixture
+def put_aside_at_once(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Let drains wait for no job's end and hardly for a step, and keep all else as long as it
+    takes. The time of such a drain."""
+    put_aside = Snapshots.put_aside
+    monkeypatch.setattr(worker, "ENDING", 0)
+    monkeypatch.setattr(Snapshots, "put_aside", lambda self, _: put_aside(self, 0.1))
+    return 1000
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from PIL import Image
 
 from service.jobs.model.job import Job, JobState, new_job_id
 from service.jobs.queue import Queue
+from service.jobs.redis import keys
 from service.jobs.storage.object_store import Store
 from tests.workers.polling import until
 from tests.workers.toy import SPEC
@@ -43,6 +44,29 @@ async def reached(queue: Queue, job: Job, *states: JobState) -> Job:
         return job.state in states
 
     await until(is_there)
+    return job
+
+
+async def lapse(queue: Queue, job: Job) -> None:
+    """Let the lease of a running job's pool lapse now, as if the pool were not heard any more."""
+    before = await queue.get(job.id) or job
+    await queue.redis.hset(keys.pools(job.model), before.pool, "ready 0")
+
+    async def is_lost() -> bool:
+        await queue.redis.zadd(keys.LEASES, {job.id: 0}, xx=True)
+        await queue.redis.delete(f"{keys.PREFIX}reaped")  # or the time since would excuse the pool
+        await queue.reap()
+        now = await queue.get(job.id) or before
+        return now.state != JobState.RUNNING or len(now.deaths) > len(before.deaths)
+
+    await until(is_lost)  # a pool that lives may renew it in between
+
+
+async def lapsed(queue: Queue, job: Job) -> Job:
+    """The job after that; its pool does not answer, and no other one takes it."""
+    await lapse(queue, job)
+    job = await queue.get(job.id) or job
+    assert job.state == JobState.QUEUED
     return job
 
 

@@ -1,5 +1,5 @@
-"""A pool's process with steps and tiles that last, while a file lies beside its settings: a test
-meets it in the midst of a job, however late it comes to look. It is `atelier` in all else."""
+"""A pool's process whose images a test can hold at a step, where it meets them however late it
+comes. It is `atelier` in all else."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PACE_S = 0.25
-"""Of a step or a tile; a job of some dozens of them takes longer than any test is late."""
+PACE_S = 0.1
+"""Least time of a step meanwhile; the rest of very many steps takes longer than any drain."""
 
 
 @contextmanager
-def slowly(config: Path) -> Iterator[None]:
-    """Hold all pools of these settings to the pace, meanwhile."""
+def held(config: Path, step: int) -> Iterator[None]:
+    """Hold all images of these settings' pools at that step, and upscaled ones before a tile.
+
+    Each is kept as it is then, whatever keeping it costs.
+    """
     file = _file(config)
-    file.touch()
+    written = file.with_suffix(".new")
+    written.write_text(str(step))
+    written.rename(file)
     try:
         yield
     finally:
@@ -27,28 +32,50 @@ def slowly(config: Path) -> Iterator[None]:
 
 
 def pace() -> None:
-    """Let this process be held to the pace."""
-    from workers.engine.step_loop import StepLoop
+    """Let this process be held."""
+    from workers.engine.step_loop import Sent, StepLoop
     from workers.engine.upscaling import Upscaling
+    from workers.pool.snapshot_budget import Account
 
     file = _file(Path(os.environ["ATELIER_CONFIG"]))
+    settle, draw, pays = StepLoop._settle, Upscaling._draw, Account.pays
 
-    def paced(of: type, name: str) -> None:
-        plain = getattr(of, name)
+    def last_step() -> int | None:
+        try:
+            return int(file.read_text())
+        except FileNotFoundError:
+            return None
 
-        def late(*args: Any) -> Any:
-            if file.exists():
-                time.sleep(PACE_S)
-            return plain(*args)
+    def held_settle(loop: StepLoop, sent: Sent) -> None:
+        if file.exists():
+            time.sleep(PACE_S)
+        while (last := last_step()) is not None:
+            there = [row for row in sent.batch.rows if row.image_done >= last and not row.canceled]
+            if not there:
+                break
+            for row in there:
+                row.on_step(row)  # once more: a snapshot may have been under way the first time
+            time.sleep(PACE_S)
+        settle(loop, sent)
 
-        setattr(of, name, late)
+    def held_draw(*args: Any) -> None:
+        while file.exists():
+            time.sleep(PACE_S)
+        draw(*args)
 
-    paced(StepLoop, "_settle")
-    paced(Upscaling, "_draw")
+    def held_pays(*args: Any) -> bool:
+        return file.exists() or pays(*args)
+
+    for of, name, method in (
+        (StepLoop, "_settle", held_settle),
+        (Upscaling, "_draw", held_draw),
+        (Account, "pays", held_pays),
+    ):
+        setattr(of, name, method)
 
 
 def _file(config: Path) -> Path:
-    return config.with_name("slow")
+    return config.with_name("held")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from deploy.local.processes import dies_with_parent
 from tests import coarse
 from tests.workers.polling import until
 
@@ -34,6 +35,7 @@ class PoolProcess:
                 | {"XLA_FLAGS": coarse.FLAGS, "ATELIER_CONFIG": str(config)},
                 stdout=file,
                 stderr=subprocess.STDOUT,
+                preexec_fn=dies_with_parent(),
             )
 
     async def ready(self) -> None:

@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,8 @@ import httpx
 from PIL import Image
 
 from service.jobs.model.state_machine import ENDED
-from tests.e2e.system import until
+from service.jobs.redis import keys
+from tests.e2e.system import queue_of, until
 
 MARKER = "zz" + secrets.token_hex(8)
 """In every prompt, and wherever else a client may write something."""
@@ -26,8 +28,6 @@ WAIT_S = 60
 """That clients wait for an answer; some wait for an image."""
 LONG_S = 3600
 """A deadline that is met, however slow the machine is."""
-SOON_S = 2
-"""One that passes while a pool stands still."""
 NO_TIME_S = 0.0001
 """A deadline that nobody can meet."""
 
@@ -113,21 +113,25 @@ def picture() -> str:
     return base64.b64encode(data.getvalue()).decode()
 
 
-def all_kinds(clients: Clients, store: Path) -> dict[str, str]:
+def all_kinds(clients: Clients, state: Path) -> dict[str, str]:
     """Jobs that wait, by how they will end, once a pool takes them: none may do so yet.
 
     Args:
-        store: its folder.
+        state: the system's folder.
     """
     waiting = {
-        "late": clients.submit(deadline_s=SOON_S, num_inference_steps=1),
+        "late": clients.submit(deadline_s=LONG_S, num_inference_steps=1),
         "succeeded": clients.submit(num_images=3),
         "in time": clients.submit(deadline_s=LONG_S),
         "canceled": clients.submit(),
         "failed": clients.submit(image=picture(), strength=1.0),
     }
     clients.cancel(waiting["canceled"])
-    shutil.rmtree(store / "inputs" / waiting["failed"])  # the store has lost it
+    shutil.rmtree(state / "outputs" / "inputs" / waiting["failed"])  # the store has lost it
+    with queue_of(state) as redis:  # its deadline is past
+        now = time.time()
+        redis.hset(keys.job(waiting["late"]), mapping={"deadline_at": now, "latest_start": now})
+        redis.zadd(f"{keys.PREFIX}deadlines", {waiting["late"]: now}, xx=True)
     return waiting
 
 

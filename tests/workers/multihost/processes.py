@@ -7,9 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from deploy.local.processes import dies_with_parent
 from tests import coarse
 from tests.workers.polling import until
 from tests.workers.pool_process import START_S
@@ -19,7 +21,7 @@ WORKER, STARVING = "tests.workers.paced", "tests.workers.multihost.starving"
 
 
 class SliceProcesses:
-    """`atelier worker`, which may be slowed down, on each of so many hosts, as the settings of
+    """`atelier worker`, whose images may be held, on each of so many hosts, as the settings of
     `config` have the pool `POOL`.
 
     Args:
@@ -43,7 +45,8 @@ class SliceProcesses:
         self._logs = [folder / f"{index}.log" for index in range(hosts)]
         own = {"ATELIER_CONFIG": str(config), "JAX_NUM_CPU_DEVICES": str(devices)}
         self._environment = {**os.environ, **own, "XLA_FLAGS": coarse.FLAGS}
-        self._port = free_port()
+        self._reserved = ExitStack()
+        self._port = self._reserved.enter_context(reserved_port())
         self._starves = starves
         self._processes: list[subprocess.Popen[bytes]] = []
         for index in range(1 if late else hosts):
@@ -56,7 +59,13 @@ class SliceProcesses:
         command = [sys.executable, "-m", main, "worker", "--pool", POOL, *of]
         with self._logs[index].open("w") as log:
             self._processes.append(
-                subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+                subprocess.Popen(
+                    command,
+                    env=self._environment,
+                    stdout=log,
+                    stderr=log,
+                    preexec_fn=dies_with_parent(),
+                )
             )
 
     async def ready(self) -> None:
@@ -98,8 +107,13 @@ class SliceProcesses:
         for process in self._processes:
             process.kill()
             process.wait()
+        self._reserved.close()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port that no other process is given meanwhile; a server may listen there."""
+    with socket.socket() as reserving:
+        reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserving.bind(("127.0.0.1", 0))
+        yield reserving.getsockname()[1]

@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from deploy.local.processes import dies_with_parent
 from models.interface.pipeline import Pipeline, generate, parted
 from tests import coarse, compile_cache
 from tests.families.adapters import Loras, asking, merged, scaled
 from tests.families.suite import EVERY, images_of, loaded, settings_of
 from tests.workers.multihost.drawing import FILES, read
-from tests.workers.multihost.processes import free_port
+from tests.workers.multihost.processes import reserved_port
 from tests.workers.multihost.tiny import CFG, asked, assert_same, made, of_suite
 
 DRAW_S = 1800.0
@@ -159,19 +160,27 @@ def started(folder: Path, hosts: int, devices: int) -> Iterator[int]:
     """The exit codes of the processes, each when it has ended."""
     own = {"JAX_NUM_CPU_DEVICES": str(devices), "XLA_FLAGS": coarse.FLAGS}
     own |= compile_cache.environment()
-    main = (sys.executable, "-m", "tests.workers.multihost.drawing", f"127.0.0.1:{free_port()}")
+    main = (sys.executable, "-m", "tests.workers.multihost.drawing")
+    asked = (str(folder / "cases.json"), str(folder))
     processes = []
-    for index in range(hosts):
-        with (folder / f"{index}.log").open("w") as log:
-            command = [*main, str(hosts), str(index), str(folder / "cases.json"), str(folder)]
-            process = subprocess.Popen(command, env={**os.environ, **own}, stdout=log, stderr=log)
+    with reserved_port() as port:
+        for index in range(hosts):
+            command = [*main, f"127.0.0.1:{port}", str(hosts), str(index), *asked]
+            with (folder / f"{index}.log").open("w") as log:
+                process = subprocess.Popen(
+                    command,
+                    env={**os.environ, **own},
+                    stdout=log,
+                    stderr=log,
+                    preexec_fn=dies_with_parent(),
+                )
             processes.append(process)
-    try:
-        yield from (process.wait(DRAW_S) for process in reversed(processes))
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        try:
+            yield from (process.wait(DRAW_S) for process in reversed(processes))
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
 
 
 def noise_picture(width: int, height: int, seed: int) -> Image.Image:

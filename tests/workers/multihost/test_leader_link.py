@@ -11,6 +11,7 @@ from typing import IO
 
 import pytest
 
+from deploy.local.processes import dies_with_parent
 from models.parallel.axis_rules import Layout
 from tests import coarse
 from tests.workers.engine.test_engine import assert_is_reference, make
@@ -59,7 +60,13 @@ def started(port: int, sizes: list[int], log: IO[str]) -> subprocess.Popen[bytes
     command = [sys.executable, "-m", "tests.workers.multihost.following", str(port), TOKEN]
     own = {"JAX_NUM_CPU_DEVICES": "1", "XLA_FLAGS": coarse.FLAGS}
     environment = {**os.environ, **own}
-    return subprocess.Popen([*command, *map(str, sizes)], env=environment, stdout=log, stderr=log)
+    return subprocess.Popen(
+        [*command, *map(str, sizes)],
+        env=environment,
+        stdout=log,
+        stderr=log,
+        preexec_fn=dies_with_parent(),
+    )
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ job."""
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,23 +17,26 @@ from models.interface.pipeline import generate
 from service.jobs.model.job import Job, JobState, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings.queue import QueueSettings
 from tests.workers.flux import REQUEST
-from tests.workers.jobs import ended, pixels
+from tests.workers.jobs import ended, lapsed, pixels
 from tests.workers.multihost.processes import POOL, SliceProcesses
 from tests.workers.multihost.tiny import MAKE, asked, assert_same
-from tests.workers.paced import slowly
+from tests.workers.paced import held
 from tests.workers.polling import until
 
-SETTINGS = QueueSettings(lease_s=10, reap_every_s=1000)
-"""Nobody reaps but this test, when it wants to know: what lies between is no silence of all."""
+LEASE_S = 3600
+"""No lease lapses by itself, and no silence ends a slice."""
 STEPS = 60
-"""Of which a slice that is held to the pace makes four a second."""
 LATE = 24
 """Of these; Wan's second expert has begun by then."""
-LEAVE_S = 20.0
+MORE = 6
+"""Steps that are done before a slice is killed."""
+STARVED = 45
+"""The step at which one runs out of memory."""
+LEAVE_S = 120.0
 """For all to leave when one has: it takes a fraction of a second, and longer on a busy machine."""
-DRAIN_S = 60.0
+DRAIN_S = 600.0
+"""Half of it for jobs to end."""
 TWO = "mesh = {ici = {context = 2}, dcn = {context = 2}}"
 FOUR = "mesh = {dcn = {context = 4}}"
 CFG = "mesh = {ici = {context = 2}, dcn = {cfg = 2}}"
@@ -55,7 +58,7 @@ def start(tmp_path: Path, redis_url: str, state_dir: Path) -> Iterator[Start]:
         config = tmp_path / f"{folder.name}.toml"
         config.write_text(
             f'state_dir = "{state_dir}"\nredis.url = "{redis_url}"\n'
-            f"queue.lease_s = {SETTINGS.lease_s}\n{settings}"
+            f"queue.lease_s = {LEASE_S}\n{settings}"
         )
         started.append(SliceProcesses(config, folder, hosts, devices, **more))
         return started[-1]
@@ -82,13 +85,6 @@ def settings(model: Path, request: dict[str, Any], pool: str, more: str = "") ->
         drain_s = {DRAIN_S}
         {pool}
     """
-
-
-@pytest.fixture
-async def queue(redis_url: str, empty_redis: object) -> AsyncIterator[Queue]:
-    queue = await Queue.connect(redis_url, SETTINGS)
-    yield queue
-    await queue.close()
 
 
 def drawn(model: Path, request: dict[str, Any], images: int = 1) -> list[np.ndarray]:
@@ -118,24 +114,11 @@ async def put(queue: Queue, request: dict[str, Any], images: int = 1) -> Job:
 async def in_mid_step(queue: Queue, job: Job, after: int = 0, snapshots: int = 0) -> None:
     async def is_there() -> bool:
         now = await queue.get(job.id) or job
-        assert not now.state.ended, "it was done before it was met"
+        assert not now.state.ended, "it is not held"
         kept = sum(one.step > after for one in now.snapshots) >= snapshots
         return now.state == JobState.RUNNING and now.step > after and kept
 
     await until(is_there)
-
-
-async def back_in_the_queue(queue: Queue, job: Job) -> Job:
-    """The job when it waits again, at the latest when its lease has lapsed."""
-
-    async def is_back() -> bool:
-        nonlocal job
-        await queue.reap()
-        job = await queue.get(job.id) or job
-        return job.state == JobState.QUEUED
-
-    await until(is_back)
-    return job
 
 
 async def assert_drawn(store: Store, job: Job, expected: list[np.ndarray]) -> None:
@@ -152,12 +135,12 @@ async def test_no_process_outlives_its_slice_and_every_job_does(
     # Who leaves because another is gone has an exit code of its own, or JAX's.
     four = start(settings(flux_folder, REQUEST, FOUR), 4, 1)
     await four.ready()
-    with slowly(four.config):
+    with held(four.config, MORE):
         job = await put(queue, REQUEST)
         await in_mid_step(queue, job)
         four.send(2, signal.SIGKILL)
     assert all(await four.exit_codes(LEAVE_S)), four.said
-    job = await back_in_the_queue(queue, job)
+    job = await lapsed(queue, job)
     assert len(job.deaths) == 1
 
     two = start(settings(flux_folder, REQUEST, TWO))
@@ -165,15 +148,15 @@ async def test_no_process_outlives_its_slice_and_every_job_does(
     job = await ended(queue, job)
     assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2), two.said
     await assert_drawn(store, job, expected)
-    with slowly(two.config):
+    with held(two.config, MORE):
         other = await put(queue, REQUEST)
         await in_mid_step(queue, other)
         two.send(0, signal.SIGKILL)
     assert all(await two.exit_codes(LEAVE_S)), two.said
-    other = await back_in_the_queue(queue, other)
+    other = await lapsed(queue, other)
 
     fresh = start(settings(flux_folder, REQUEST, TWO))
-    with slowly(fresh.config):
+    with held(fresh.config, STEPS // 2):
         await fresh.ready()
         await in_mid_step(queue, other)
         fresh.send(1, signal.SIGTERM)
@@ -207,16 +190,16 @@ async def test_another_slice_goes_on_with_what_a_killed_or_starved_one_has_kept(
 
     first = start(described)
     await first.ready()
-    with slowly(first.config):
+    with held(first.config, after + MORE):
         job = await put(queue, request, images)
         await in_mid_step(queue, job, after, snapshots=1)
         first.send(1, signal.SIGKILL)
     assert all(await first.exit_codes(LEAVE_S)), first.said
-    job = await back_in_the_queue(queue, job)
+    job = await lapsed(queue, job)
     assert len(job.deaths) == 1
 
     starved = start(described, starves=1)
-    with slowly(starved.config):
+    with held(starved.config, STARVED):
         await starved.ready()
         await in_mid_step(queue, job, job.step, snapshots=1)
         starved.send(1, signal.SIGUSR1)
@@ -224,7 +207,7 @@ async def test_another_slice_goes_on_with_what_a_killed_or_starved_one_has_kept(
     why = "process 1 failed: it ran out of memory (RESOURCE_EXHAUSTED: Out of memory allocating"
     assert why in starved.said
     assert f"of {job.id} goes on after step" in starved.said
-    job = await back_in_the_queue(queue, job)
+    job = await lapsed(queue, job)
     assert job.attempts == 2
 
     last = start(described, late=True)

@@ -9,7 +9,7 @@ import pytest
 
 from service.settings.mesh import HostsSettings
 from tests.workers.multihost.ends import SILENCE_S
-from tests.workers.multihost.processes import free_port
+from tests.workers.multihost.processes import reserved_port
 from tests.workers.polling import DEADLINE_S
 from workers.engine.array_framing import Message
 from workers.multihost.connection import Connection
@@ -53,9 +53,10 @@ join(HostsSettings(count=2, coordinator=sys.argv[1], index=int(sys.argv[2])), ar
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_process_whose_others_never_come_says_so(index: int) -> None:
     """JAX itself would abort it, with the guess that another has died."""
-    address = f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-c", ALONE, address, str(index)]
-    left = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    with reserved_port() as port:
+        address = f"127.0.0.1:{port}"
+        command = [sys.executable, "-c", ALONE, address, str(index)]
+        left = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     assert left.returncode == 1, left.stderr
     said = f"not all 2 processes of the slice have met this one, process {index}, at {address}"
     assert said in left.stderr

@@ -19,7 +19,7 @@ from service.recipes.files import read_recipe
 from service.settings.tenants import TenantSettings
 from tests.workers.at_work import at_work, has_step, swept
 from tests.workers.jobs import ended, pixels, toy_job
-from tests.workers.polling import until
+from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import SPEC, ToyPipeline, reference
 from workers.programs.batch_sizes import BatchSizes, exact
 
@@ -139,17 +139,18 @@ async def test_without_a_usable_draft_an_image_begins_anew(
 
 
 async def test_an_audition_goes_on_where_another_pool_was_stopped(
-    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, put_aside_at_once: float
 ) -> None:
     """Images that have reached their step are not drawn again, and the others from where they
     were; what comes of them is the same."""
     job = audition(phase="gated", num_images=2)
     await queue.put(job)
-    async with at_work(pipeline, layout, queue, store, slots=1, drain_s=2) as (pool, task):
+    drain_s = put_aside_at_once
+    async with at_work(pipeline, layout, queue, store, slots=1, drain_s=drain_s) as (pool, task):
         pipeline.gate.open(STOP + 2)
         await until(lambda: has_step(queue, job.id, STOP + 1))
         pool.stop()
-        await asyncio.wait_for(task, 60)
+        await asyncio.wait_for(task, DEADLINE_S)
     assert (await queue.get(job.id)).state is JobState.QUEUED
     other = ToyPipeline()
     other.gate.open()

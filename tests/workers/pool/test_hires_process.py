@@ -11,13 +11,11 @@ import pytest
 from service.jobs.model.job import Job, JobState, new_job_id
 from service.jobs.queue import Queue
 from tests.workers.flux import REQUEST
-from tests.workers.jobs import ended
-from tests.workers.paced import slowly
+from tests.workers.jobs import ended, lapsed
+from tests.workers.paced import held
 from tests.workers.polling import until
-from tests.workers.pool.test_process import SETTINGS, reaped, toml
+from tests.workers.pool.test_process import SETTINGS, toml
 from tests.workers.pool_process import PoolProcess
-
-__all__ = ["reaped"]
 
 FIRST, SECOND, SIDE = 24, 40, 32
 """Steps of each pass, and sides of the first one."""
@@ -35,7 +33,7 @@ def pools(
         "redis": {"url": redis_url},
         "queue": {"lease_s": SETTINGS.lease_s},
         "models.flux": {"source": str(flux_folder), "dtype": "float32", "defaults": warmup},
-        "pools.flux": {"model": "flux", "slots": 1, "snapshot_share": 0.5},
+        "pools.flux": {"model": "flux", "slots": 1},
     }
     config = tmp_path / CONFIG
     config.write_text("".join(toml(name, values) for name, values in sections.items()))
@@ -66,30 +64,31 @@ async def is_kept_in(queue: Queue, job: Job, second: bool) -> bool:
     if now is None or not now.snapshots:
         return False
     step = now.snapshots[0].step
-    return step > FIRST if second else 0 < step < FIRST
+    return step > FIRST if second else step > 0
 
 
 @pytest.mark.timeout(900)
 async def test_another_pool_goes_on_in_the_pass_that_was_broken_off(
-    pools: list[PoolProcess], reaped: Queue, tmp_path: Path
+    pools: list[PoolProcess], queue: Queue, tmp_path: Path
 ) -> None:
     """Killed once in each pass, the job has the pixels of one that was left alone."""
     for pool in pools:
         await pool.ready()
-    whole = await ended(reaped, await put(reaped))
+    whole = await ended(queue, await put(queue))
     assert whole.state == JobState.SUCCEEDED, whole.error
     assert (whole.step, whole.usage.steps) == (FIRST + SECOND, FIRST + SECOND)
     assert [(one.width, one.height) for one in whole.outputs] == [(2 * SIDE, 2 * SIDE)]
     for second in (False, True):
-        with slowly(tmp_path / CONFIG):
-            job = await put(reaped)
-            await until(lambda job=job, second=second: is_kept_in(reaped, job, second))
-            now = await reaped.get(job.id)
+        with held(tmp_path / CONFIG, FIRST + SECOND // 2 if second else FIRST // 2):
+            job = await put(queue)
+            await until(lambda job=job, second=second: is_kept_in(queue, job, second))
+            now = await queue.get(job.id)
             assert now is not None
             victim = next(pool for pool in pools if f"pool {now.pool} is ready" in pool.said)
             victim.send(signal.SIGKILL)
         pools.remove(victim)
-        job = await ended(reaped, job)
+        await lapsed(queue, job)
+        job = await ended(queue, job)
         assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2), job.error
         lines = [line for pool in pools for line in pool.said.splitlines()]
         [line] = [line for line in lines if f"of {job.id} goes on after step" in line]

@@ -15,9 +15,10 @@ import httpx
 import pytest
 
 from deploy.local.embedded_redis import embedded
+from deploy.local.processes import dies_with_parent
 from service.jobs.queue import Queue
 from tests.workers.jobs import toy_job
-from tests.workers.multihost.processes import free_port
+from tests.workers.multihost.processes import reserved_port
 from tests.workers.polling import until
 from tests.workers.stuck_pool import STAGES
 from workers.health.liveness import LOADING, WAITING
@@ -27,7 +28,7 @@ DRAIN_S = 5
 
 @contextmanager
 def running(command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(command, **options) as process:
+    with subprocess.Popen(command, preexec_fn=dies_with_parent(), **options) as process:
         yield process
         process.kill()
 
@@ -88,10 +89,18 @@ def test_who_hears_of_ends_is_left_alone() -> None:
         assert process.wait() == 0
 
 
-async def test_who_has_not_begun_leaves_at_once(tmp_path: Path, flux_folder: Path) -> None:
+@pytest.fixture
+def ports() -> Iterator[tuple[int, int]]:
+    with reserved_port() as one, reserved_port() as other:
+        yield one, other
+
+
+async def test_who_has_not_begun_leaves_at_once(
+    tmp_path: Path, flux_folder: Path, ports: tuple[int, int]
+) -> None:
     """One that waits for Redis, and then for another host, in a library that holds its main
     thread."""
-    state, page = tmp_path / "state", free_port()
+    state, (page, coordinator) = tmp_path / "state", ports
     settings = {
         "ATELIER_REDIS__URL": f"unix://{state}/redis/redis.sock",
         "ATELIER_STATE_DIR": str(state),
@@ -99,7 +108,7 @@ async def test_who_has_not_begun_leaves_at_once(tmp_path: Path, flux_folder: Pat
         "ATELIER_POOLS__TOY__MODEL": "toy",
         "ATELIER_POOLS__TOY__METRICS_PORT": str(page),
     }
-    hosts = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes=2", "--process-id=1")
+    hosts = ("--coordinator", f"127.0.0.1:{coordinator}", "--num-processes=2", "--process-id=1")
     command = [sys.executable, "-m", "atelier", "worker", "--pool=toy", *hosts]
     with running(command, env=os.environ | settings) as process:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{page}") as http:

@@ -17,10 +17,11 @@ from deploy.local.embedded_redis import embedded
 from models.parallel.axis_rules import Layout
 from service.jobs.model.job import Job, JobState, Usage
 from service.jobs.queue import Queue
+from service.jobs.redis import keys
 from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
 from tests.workers.at_work import at_work, files_in, status
-from tests.workers.jobs import ended, pixels, reached, toy_job
+from tests.workers.jobs import ended, lapse, lapsed, pixels, reached, toy_job
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.pool.idle_work import IdleWork
@@ -80,35 +81,29 @@ async def test_a_suspect_is_not_begun_beside_others(
 
 
 async def test_an_engine_that_dies_is_a_death_of_its_jobs(
-    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     """Whichever of them it was: each goes on alone, and none has failed."""
-    brief = await Queue.connect(redis_url, QueueSettings(lease_s=1))
     jobs = [toy_job(phase="gated") for _ in range(2)]
     for job in jobs:
         await queue.put(job)
-    async with at_work(pipeline, layout, brief, store) as (pool, task):
+    async with at_work(pipeline, layout, queue, store) as (pool, task):
         await until(lambda: pool.jobs == 2)
         await asyncio.to_thread(pipeline.gate.wait)
         pool.engine.step_loop.submit(None)  # what no caller would do
         pipeline.gate.open()
         assert await asyncio.wait_for(task, DEADLINE_S) == 1
         assert await status(queue) == (0, False)
-
-    async def are_back() -> bool:
-        await brief.reap()
-        return {(await queue.get(job.id)).state for job in jobs} == {JobState.QUEUED}
-
-    await until(are_back)
+    for job in jobs:
+        await lapsed(queue, job)
     claims = [await queue.claim("another", SPEC.name, 4) for _ in jobs]
     assert [[claim.job.id for claim in taken] for taken in claims] == [[job.id] for job in jobs]
     assert [len(claim.job.deaths) for [claim] in claims] == [1, 1]
-    await brief.close()
 
 
 @asynccontextmanager
-async def claimed_amid_idle_work(pool: Worker, queue: Queue, lease_s: float) -> AsyncIterator[Job]:
-    """Inside, a job is claimed while idle work comes to a halt, which takes two leases more."""
+async def claimed_amid_idle_work(pool: Worker, queue: Queue) -> AsyncIterator[Job]:
+    """Inside, a job is claimed, and the idle work before it does not come to a halt."""
     ends, under_way = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
@@ -127,41 +122,41 @@ async def claimed_amid_idle_work(pool: Worker, queue: Queue, lease_s: float) -> 
     await queue.put(job)
     await reached(queue, job, JobState.RUNNING)
     yield job
-    for _ in range(20):
-        await queue.reap()
-        await asyncio.sleep(lease_s / 10)
     ends.set()
 
 
 async def test_a_claim_is_kept_while_idle_work_ends(
-    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     """Its last step may be longer than a lease: no other pool has to begin the job anew."""
-    brief = await Queue.connect(redis_url, QueueSettings(lease_s=1))
-    async with at_work(pipeline, layout, brief, store, lease_s=1) as (pool, _):
-        async with claimed_amid_idle_work(pool, brief, 1) as job:
-            pass
+    async with at_work(pipeline, layout, queue, store, lease_s=1) as (pool, _):
+        async with claimed_amid_idle_work(pool, queue) as job:
+            for _ in range(2):
+                until_s = await queue.redis.zscore(keys.LEASES, job.id)
+                await until(lambda s=until_s: is_renewed(queue, job, s))
         job = await ended(queue, job)
-    await brief.close()
     assert (job.state, job.attempts, len(job.deaths)) == (JobState.SUCCEEDED, 1, 0)
 
 
+async def is_renewed(queue: Queue, job: Job, until_s: float) -> bool:
+    return await queue.redis.zscore(keys.LEASES, job.id) > until_s
+
+
 async def test_a_claim_that_is_lost_while_idle_work_ends_is_not_begun(
-    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    brief = await Queue.connect(redis_url, QueueSettings(lease_s=1))
-    async with at_work(pipeline, layout, brief, store, lease_s=1) as (pool, _):
+    async with at_work(pipeline, layout, queue, store, lease_s=1) as (pool, _):
         begun: list[str] = []
         begin = pool._running._see_through
         pool._running._see_through = lambda work: begun.append(work.claim.job.id) or begin(work)
-        async with claimed_amid_idle_work(pool, brief, 1) as job:
+        async with claimed_amid_idle_work(pool, queue) as job:
             await queue.cancel(job.id)
+            await until(lambda: not pool._running.leases._held)
         other = toy_job()
         await queue.put(other)
         assert (await ended(queue, other)).state is JobState.SUCCEEDED
         assert begun == [other.id]
         assert (await ended(queue, job)).state is JobState.CANCELED
-    await brief.close()
 
 
 async def test_a_broken_store_lets_another_pool_try(
@@ -178,21 +173,15 @@ async def test_a_broken_store_lets_another_pool_try(
 
 
 async def test_a_pool_that_lost_its_lease_changes_nothing(
-    pipeline: ToyPipeline, layout: Layout, redis_url: str, empty_redis: object, tmp_path: Path
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, tmp_path: Path
 ) -> None:
-    """Its lease is shorter than it believes; another pool has the job when it is done."""
-    queue = await Queue.connect(redis_url, QueueSettings(lease_s=0.3))
+    """Its lease lapses before it renews it; another pool has the job when it is done."""
     job = toy_job(phase="gated", num_inference_steps=10)
     await queue.put(job)
     store, long_s = Store(str(tmp_path)), 1000.0
     async with at_work(pipeline, layout, queue, store, lease_s=long_s, slots=1) as (pool, _):
         await asyncio.to_thread(pipeline.gate.wait)
-
-        async def lapsed() -> bool:
-            await queue.reap()
-            return (await queue.get(job.id)).state == JobState.QUEUED
-
-        await until(lapsed)
+        await lapsed(queue, job)
         [other] = await queue.claim("another", SPEC.name, 1)
         pipeline.gate.open()
         await until(lambda: pool.jobs == 0)
@@ -200,20 +189,18 @@ async def test_a_pool_that_lost_its_lease_changes_nothing(
         assert await queue.finish(other, [], Usage())
         # Whether it hears of the loss by its progress or at the end, of one that it stores then.
         await until(lambda: not files_in(tmp_path))
-    await queue.close()
 
 
 async def test_a_pool_may_claim_anew_what_it_has_lost(
-    pipeline: ToyPipeline, layout: Layout, redis_url: str, empty_redis: object, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    queue = await Queue.connect(redis_url, QueueSettings(lease_s=0.3))
     job = toy_job(phase="gated", num_inference_steps=10)
     await queue.put(job)
     async with at_work(pipeline, layout, queue, store, slots=2) as (pool, _):
         await asyncio.to_thread(pipeline.gate.wait)
+        await lapse(queue, job)
 
         async def claimed_again() -> bool:
-            await queue.reap()
             return (await queue.get(job.id)).attempts == 2
 
         await until(claimed_again)
@@ -222,7 +209,6 @@ async def test_a_pool_may_claim_anew_what_it_has_lost(
         assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2)
         await until(lambda: pool.jobs == 0)
         assert len(await pixels(store, job)) == 1
-    await queue.close()
 
 
 async def test_a_store_may_go_and_come_back(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,18 +15,18 @@ from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
 from tests.workers.flux import REQUEST, SLOTS
-from tests.workers.jobs import ended, pixels
-from tests.workers.paced import slowly
+from tests.workers.jobs import ended, lapsed, pixels
+from tests.workers.paced import held
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.pool_process import PoolProcess
 
-SETTINGS = QueueSettings(lease_s=3, reap_every_s=0.2)
-DRAIN_S = 30
-"""From SIGTERM to the end, whatever runs."""
+SETTINGS = QueueSettings(lease_s=3600)
+"""No lease lapses by itself: only where a test says so."""
+DRAIN_S = 600
+"""Half of it for jobs to end, which is longer than a test waits for the end of a process."""
 ENDLESS = 100_000
-"""Steps of a job that no drain can wait for."""
+"""Steps of a job that no drain waits for, as long as it is held."""
 LONG = 60
-"""Steps of a job that pools held to the pace are long at."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def config(
         "redis": {"url": redis_url},
         "queue": {"lease_s": SETTINGS.lease_s},
         "models.flux": {"source": str(flux_folder), "dtype": "float32", "defaults": warmup},
-        "pools.flux": {"model": "flux", "slots": SLOTS, "snapshot_share": 0.5},
+        "pools.flux": {"model": "flux", "slots": SLOTS, "drain_s": DRAIN_S},
     }
     file = tmp_path_factory.mktemp("config") / "atelier.toml"
     file.write_text("".join(toml(name, values) for name, values in sections.items()))
@@ -76,22 +75,6 @@ def start(config: Path) -> Iterator[Callable[[], PoolProcess]]:
         pool.end()
 
 
-@pytest.fixture
-async def reaped(redis_url: str, empty_redis: object) -> AsyncIterator[Queue]:
-    """A queue whose lapsed leases are seen to, as the front end does."""
-    queue = await Queue.connect(redis_url, SETTINGS)
-
-    async def reap() -> None:
-        while True:
-            await queue.reap()
-            await asyncio.sleep(SETTINGS.reap_every_s)
-
-    reaper = asyncio.create_task(reap())
-    yield queue
-    reaper.cancel()
-    await queue.close()
-
-
 async def put(queue: Queue, steps: int) -> Job:
     request = {**REQUEST, "num_inference_steps": steps, "output": {"format": "png"}}
     job = Job(id=new_job_id(), model="flux", bucket="one", request=request, steps=steps)
@@ -99,13 +82,15 @@ async def put(queue: Queue, steps: int) -> Job:
     return job
 
 
-async def in_mid_step(queue: Queue, job: Job) -> Job:
-    """The job when some of its steps are done and most are to come."""
+async def in_mid_step(queue: Queue, job: Job, snapshots: int = 0) -> Job:
+    """The job when some of its steps are done, and so many of its images kept."""
 
     async def is_there() -> bool:
         nonlocal job
         job = await queue.get(job.id) or job
-        return job.state == JobState.RUNNING and job.step > 0
+        assert not job.state.ended, "it is not held"
+        is_under_way = job.state == JobState.RUNNING and job.step > 0
+        return is_under_way and len(job.snapshots) >= snapshots
 
     await until(is_there)
     return job
@@ -113,18 +98,9 @@ async def in_mid_step(queue: Queue, job: Job) -> Job:
 
 async def caught(queue: Queue, config: Path, pool: PoolProcess, snapshots: int = 0) -> Job:
     """A job in the midst of which its pool has been stopped."""
-    with slowly(config):
-        job = await put(queue, LONG)
-
-        async def is_under_way() -> bool:
-            nonlocal job
-            job = await queue.get(job.id) or job
-            return job.step > 0 and len(job.snapshots) >= snapshots
-
-        await until(is_under_way)
+    with held(config, LONG // 2):
+        job = await in_mid_step(queue, await put(queue, LONG), snapshots)
         pool.send(signal.SIGSTOP)
-    job = await queue.get(job.id) or job
-    assert job.state == JobState.RUNNING
     return job
 
 
@@ -137,59 +113,60 @@ async def ends(queue: Queue, job: Job) -> list[str]:
     return [name for name in names if name in {state.value for state in JobState if state.ended}]
 
 
+@pytest.mark.timeout(900)  # three pools start, one after the other
 async def test_a_job_outlives_its_pools(
-    reaped: Queue, start: Callable[[], PoolProcess], config: Path, state_dir: Path
+    queue: Queue, start: Callable[[], PoolProcess], config: Path, state_dir: Path
 ) -> None:
     """One pool is killed, its successor is stopped for longer than its lease: each time the next
     one makes the same image from what was kept, and the job ends once. A third one is drained in
-    the midst of a job that would run for minutes."""
+    the midst of a job that would run for hours."""
     store = Store(str(state_dir / "outputs"))
     first = start()
     await first.ready()
-    undisturbed = await ended(reaped, await put(reaped, LONG))
+    undisturbed = await ended(queue, await put(queue, LONG))
 
-    killed = await caught(reaped, config, first, snapshots=1)
+    killed = await caught(queue, config, first, snapshots=1)
     first.send(signal.SIGKILL)
+    await lapsed(queue, killed)
     second = start()
     await second.ready()
-    killed = await ended(reaped, killed)
+    killed = await ended(queue, killed)
     assert (killed.state, killed.attempts) == (JobState.SUCCEEDED, 2)
     assert killed.outputs[0].sha256 == undisturbed.outputs[0].sha256
     assert f"{killed.id} goes on after step" in second.said
-    assert await ends(reaped, killed) == ["succeeded"]
+    assert await ends(queue, killed) == ["succeeded"]
 
-    lapsed = await caught(reaped, config, second)
+    lost = await caught(queue, config, second)
+    await lapsed(queue, lost)
     third = start()
     await third.ready()
-    lapsed = await ended(reaped, lapsed)
-    assert (lapsed.state, lapsed.attempts) == (JobState.SUCCEEDED, 2)
-    assert lapsed.outputs[0].sha256 == undisturbed.outputs[0].sha256
+    lost = await ended(queue, lost)
+    assert (lost.state, lost.attempts) == (JobState.SUCCEEDED, 2)
+    assert lost.outputs[0].sha256 == undisturbed.outputs[0].sha256
 
-    endless = await put(reaped, ENDLESS)
-    await in_mid_step(reaped, endless)
-    asked_at = time.monotonic()
-    third.send(signal.SIGTERM)
-    assert await third.exit_code() == 0
-    assert time.monotonic() - asked_at < DRAIN_S
-    endless = await reaped.get(endless.id)
-    assert (endless.state, endless.attempts) == (JobState.QUEUED, 0)
-    assert endless.snapshots[0].step >= endless.step > 0
-    second.send(signal.SIGCONT)
-    await until(lambda: f"{endless.id} goes on after step" in second.said)
-    assert (await in_mid_step(reaped, endless)).step >= endless.step
-    await reaped.cancel(endless.id)
+    with held(config, ENDLESS // 2):
+        endless = await in_mid_step(queue, await put(queue, ENDLESS))
+        third.send(signal.SIGTERM)
+        assert await third.exit_code() == 0
+        endless = await queue.get(endless.id)
+        assert (endless.state, endless.attempts) == (JobState.QUEUED, 0)
+        assert endless.snapshots[0].step >= endless.step > 0
+        second.send(signal.SIGCONT)
+        await until(lambda: f"{endless.id} goes on after step" in second.said)
+        assert (await in_mid_step(queue, endless)).step >= endless.step
+        await queue.cancel(endless.id)
 
-    with slowly(config):
-        last = await put(reaped, LONG)  # the stopped one is alive and free of what it has lost
-        await in_mid_step(reaped, last)
+    with held(config, LONG // 2):
+        last = await put(queue, LONG)  # the stopped one is alive and free of what it has lost
+        await in_mid_step(queue, last)
         second.send(signal.SIGTERM)
-    last = await ended(reaped, last)
+    last = await ended(queue, last)
     assert await second.exit_code() == 0
     assert (last.state, last.attempts) == (JobState.SUCCEEDED, 1)
-    assert await ends(reaped, lapsed) == ["succeeded"]
-    after = await reaped.get(lapsed.id)
-    assert after.usage.device_seconds >= lapsed.usage.device_seconds, "it has told what it took"
-    unchanged = lapsed.model_copy(update={"usage": after.usage})
+    assert await ends(queue, lost) == ["succeeded"]
+    after = await queue.get(lost.id)
+    assert after.usage.device_seconds >= lost.usage.device_seconds, "it has told what it took"
+    unchanged = lost.model_copy(update={"usage": after.usage})
     assert after == unchanged, "the late pool has changed nothing else"
-    assert len(await pixels(store, lapsed)) == 1
-    assert not (await reaped.models())["flux"].pools
+    assert len(await pixels(store, lost)) == 1
+    assert not (await queue.models())["flux"].pools

@@ -23,7 +23,7 @@ from service.settings.server import ServerSettings
 from service.settings.settings import Settings
 from tests.workers.flux import REQUEST, SLOTS, tuned
 from tests.workers.jobs import ended
-from tests.workers.paced import slowly
+from tests.workers.paced import held
 from tests.workers.polling import until
 from tests.workers.pool.test_process import LONG, SETTINGS, toml
 from tests.workers.pool_process import PoolProcess
@@ -88,6 +88,7 @@ async def weigh(queue: Queue, r1: float, r2: float) -> None:
     await AliasRecords(queue.redis).change(lambda _: {"flux": alias})
 
 
+@pytest.mark.timeout(900)  # two pools start, one after the other
 async def test_one_pool_takes_the_place_of_another(
     http: httpx.AsyncClient, queue: Queue, start: Start, config: Path
 ) -> None:
@@ -122,7 +123,7 @@ async def test_one_pool_takes_the_place_of_another(
     assert "is ready" in new.said
 
     await weigh(queue, 1, 0)
-    with slowly(config):
+    with held(config, LONG // 2):
         late = [await ask(LONG) for _ in range(4 * SLOTS)]
         assert {job["served_by"] for job in late} == {R1}
 

@@ -76,12 +76,14 @@ async def test_what_a_drain_puts_aside_goes_on_elsewhere(
     store: Store,
     damage: Callable[[bytes], bytes] | None,
     batching: BatchSizes | None,
+    put_aside_at_once: float,
 ) -> None:
     """A step that takes too long is left out; those before it need not be done again, unless what
     was kept of them is damaged, or by other programs than those that go on: then all are."""
     job = toy_job(phase="gated", num_inference_steps=50, seed=3)
     await queue.put(job)
-    async with at_work(pipeline, layout, queue, store, drain_s=1) as (pool, task):
+    drain_s = put_aside_at_once
+    async with at_work(pipeline, layout, queue, store, drain_s=drain_s) as (pool, task):
         pipeline.gate.open(3)
         await until(lambda: has_step(queue, job.id, 2))
         pool.stop()
@@ -108,11 +110,12 @@ async def test_what_a_drain_puts_aside_goes_on_elsewhere(
 
 
 async def test_finished_pictures_are_not_made_again(
-    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, put_aside_at_once: float
 ) -> None:
     job = toy_job(phase="gated", num_inference_steps=10, num_images=2)
     await queue.put(job)
-    async with at_work(pipeline, layout, queue, store, slots=1, drain_s=1) as (pool, task):
+    drain_s = put_aside_at_once
+    async with at_work(pipeline, layout, queue, store, slots=1, drain_s=drain_s) as (pool, task):
         pipeline.gate.open(13)
 
         async def one_is_finished() -> bool:

@@ -76,11 +76,12 @@ async def test_an_attempt_that_died(
 
 
 async def test_an_attempt_that_a_drain_gave_back(
-    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, put_aside_at_once: float
 ) -> None:
+    drain_s = put_aside_at_once
     job = toy_job(phase="gated", num_inference_steps=50)
     await queue.put(job, limits=LIMITS)
-    async with at_work(pipeline, layout, queue, store, drain_s=1) as (pool, task):
+    async with at_work(pipeline, layout, queue, store, drain_s=drain_s) as (pool, task):
         pipeline.gate.open(3)
         await until(lambda: has_step(queue, job.id, 2))
         pool.stop()

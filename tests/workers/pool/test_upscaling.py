@@ -154,17 +154,15 @@ async def is_in(queue: Queue, job_id: str, state: JobState) -> bool:
 
 
 async def test_a_pool_that_leaves_in_the_midst_of_it_has_kept_the_latents(
-    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, put_aside_at_once: float
 ) -> None:
     """Another one decodes and upscales what is kept, and takes no step."""
     gate = Gate()
     gate.open(3)
     pipeline.gate.open()
     job = toy_job(phase="gated", num_inference_steps=20, seed=3, upscale=TWICE)
-    async with at_work(pipeline, layout, queue, store, upscalers=upscalers(gate), drain_s=1) as (
-        pool,
-        task,
-    ):
+    settings = {"upscalers": upscalers(gate), "drain_s": put_aside_at_once}
+    async with at_work(pipeline, layout, queue, store, **settings) as (pool, task):
         await until(lambda: has(queue, (1, True)))
         await queue.put(job)
         await until(lambda: gate.count == 4)

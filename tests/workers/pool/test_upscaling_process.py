@@ -13,13 +13,11 @@ from service.jobs.model.job import Job, JobState, new_job_id
 from service.jobs.queue import Queue
 from tests.parity.torch_rrdbnet import net, write
 from tests.workers.flux import REQUEST
-from tests.workers.jobs import ended
-from tests.workers.paced import slowly
+from tests.workers.jobs import ended, lapsed
+from tests.workers.paced import held
 from tests.workers.polling import until
-from tests.workers.pool.test_process import SETTINGS, reaped, toml
+from tests.workers.pool.test_process import SETTINGS, toml
 from tests.workers.pool_process import PoolProcess
-
-__all__ = ["reaped"]
 
 SMALL = RrdbConfig(blocks=2, features=16, growth=8, doublings=2, unshuffle=1)
 STEPS, SIDE, TILE = 8, 192, 32
@@ -39,7 +37,7 @@ def pools(
         "redis": {"url": redis_url},
         "queue": {"lease_s": SETTINGS.lease_s},
         "models.flux": {"source": str(flux_folder), "dtype": "float32", "defaults": warmup},
-        "pools.flux": {"model": "flux", "slots": 1, "snapshot_share": 0.5},
+        "pools.flux": {"model": "flux", "slots": 1},
         "upscalers.large": {"source": str(file), "tile": TILE, "models": ["flux"]},
     }
     config = tmp_path / CONFIG
@@ -65,31 +63,35 @@ async def put(queue: Queue) -> Job:
 
 
 async def is_upscaled(queue: Queue, job: Job) -> bool:
+    """Whether it is, and what its steps have made is kept."""
     now = await queue.get(job.id)
-    return now is not None and now.detail is not None and now.detail.stage == "upscaling"
+    if now is None or now.detail is None or not now.snapshots:
+        return False
+    return now.detail.stage == "upscaling"
 
 
 @pytest.mark.timeout(600)
 async def test_another_pool_goes_on_from_what_was_kept(
-    pools: list[PoolProcess], reaped: Queue, tmp_path: Path
+    pools: list[PoolProcess], queue: Queue, tmp_path: Path
 ) -> None:
     first, second = pools
     await first.ready()
     await second.ready()
-    assert (await reaped.models())["flux"].spec.upscalers["large"].scale == 4
-    with slowly(tmp_path / CONFIG):
-        job = await put(reaped)
-        await until(lambda: is_upscaled(reaped, job))
-        now = await reaped.get(job.id)
+    assert (await queue.models())["flux"].spec.upscalers["large"].scale == 4
+    with held(tmp_path / CONFIG, STEPS + 1):
+        job = await put(queue)
+        await until(lambda: is_upscaled(queue, job))
+        now = await queue.get(job.id)
         assert now is not None
         victim = first if f"pool {now.pool} is ready" in first.said else second
         other = second if victim is first else first
         victim.send(signal.SIGKILL)
-    job = await ended(reaped, job)
+    await lapsed(queue, job)
+    job = await ended(queue, job)
     assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2), job.error
     assert [(one.width, one.height) for one in job.outputs] == [(4 * SIDE, 4 * SIDE)]
     assert f"of {job.id} goes on after step" in other.said
-    again = await ended(reaped, await put(reaped))
+    again = await ended(queue, await put(queue))
     assert [one.pixels_sha256 for one in again.outputs] == [
         one.pixels_sha256 for one in job.outputs
     ]
