@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,12 +10,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
-from redis import Redis
 
+from deploy.local.embedded_redis import embedded
+from tests.conftest import PATIENCE_S
 from tests.e2e.system import DEADLINE_S
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -81,18 +83,32 @@ def pages(browser: Browser, url: str, state: str = "ready") -> Iterator[Open]:
     assert (away, [text for text in wrong if not REFUSED.match(text)]) == ([], [])
 
 
+class StandIns(NamedTuple):
+    """A front end with stand-ins for pools, as a process."""
+
+    url: str
+    redis_url: str
+
+
 @contextmanager
-def standins(redis_url: str, state: Path) -> Iterator[str]:
-    """Run a front end with stand-ins behind it; yield its address."""
-    with Redis.from_url(redis_url) as redis:
-        redis.flushall()
-    command = [sys.executable, "-m", "tests.e2e.standins", redis_url, str(state)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.communicate(timeout=DEADLINE_S)
+def standins(folder: Path, **variables: str) -> Iterator[StandIns]:
+    """Run a front end with stand-ins, on a Redis of its own in that folder.
+
+    Args:
+        variables: settings of the front end.
+    """
+    with embedded(folder) as address:
+        redis_url = f"{address}?socket_timeout={PATIENCE_S}"
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.e2e.standins", redis_url, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"ATELIER_REDIS__URL": redis_url} | variables,
+        ) as process:
+            assert process.stdout is not None
+            yield StandIns(process.stdout.readline().strip(), redis_url)
+            process.communicate(timeout=DEADLINE_S)
 
 
 def make(page: Page, prompt: str = "a red circle", **fields: object) -> Locator:

@@ -12,6 +12,8 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from redis.asyncio import Redis
+
 from models.spec.upscalers import Upscaler
 from service.app import create_app
 from service.jobs.queue import Queue
@@ -22,6 +24,7 @@ from tests.service.adapters import BROKEN, INK, OIL, TAKING
 from tests.service.conftest import served
 from tests.service.standin import SPEC, VIDEO, StandIn, picture
 
+GATE = "tests:gate"
 PAINTER = SPEC.model_copy(
     update={
         "tasks": ("text-to-image", "image-to-image", "inpainting"),
@@ -76,7 +79,18 @@ TWICE = SPEC.model_copy(
         "defaults": {**SPEC.defaults, "hires": {"scale": 1.5}},
     }
 )
+HELD = SPEC.model_copy(update={"name": "held"})
 RETIRED = SPEC.model_copy(update={"name": "a-retired-model"})
+
+
+class Held(StandIn):
+    """Holds its job at each step until a test has put something into the list `GATE`."""
+
+    gate: Redis
+
+    async def stepped(self) -> None:
+        while not await self.gate.blpop([GATE], timeout=10):
+            pass
 
 
 async def main(redis_url: str, folder: Path) -> None:
@@ -87,6 +101,9 @@ async def main(redis_url: str, folder: Path) -> None:
         stack.push_async_callback(queue.close)
         for spec in (PAINTER, VIDEO, MASKED, POSED, TWICE):
             await stack.enter_async_context(StandIn(queue, store, spec))
+        held = Held(queue, store, HELD)
+        held.gate = await stack.enter_async_context(Redis.from_url(redis_url))
+        await stack.enter_async_context(held)
         await queue.register("retired", RETIRED, ready=True)
         await queue.unregister("retired", RETIRED.name)
         await store.put("loras/previews/ink", picture(), "image/png")

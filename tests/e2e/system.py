@@ -8,11 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Condition, Thread
 
+from redis import Redis
+
 from deploy.local import processes as ours
+from service.jobs.redis import keys
 from tests.conftest import COMPILED
 
 START_S = 600
@@ -45,6 +49,13 @@ def _ppid(stat: Path) -> int | None:
         return int(stat.read_text().rpartition(")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):  # it has just ended
         return None
+
+
+@contextmanager
+def queue_of(state: Path) -> Iterator[Redis]:
+    """The embedded Redis of a running system with that folder."""
+    with Redis.from_url(f"unix://{state}/redis/redis.sock", decode_responses=True) as redis:
+        yield redis
 
 
 def is_alive(pid: int) -> bool:
@@ -91,18 +102,19 @@ class System:
     """`atelier up` with these arguments, on a free port, its state in a folder of its own but for
     what is compiled. Its working directory is full of traps."""
 
-    command: Sequence[str] = ours.ATELIER
+    command: Sequence[str] = (*ours.ATELIER, "up")
     surroundings = staticmethod(ours.importing_ours)
     """Makes the environment of `command` from one without settings."""
 
     def __init__(self, state: Path, *arguments: str, **settings: str) -> None:
         own = {"ATELIER_COMPILE_CACHE": os.environ[COMPILED]} | settings
+        self.folder = set_traps(state.with_name(f"{state.name}-traps"))
         self.process = subprocess.Popen(
-            [*self.command, "up", "--port", "0", "--state", str(state), *arguments],
+            [*self.command, "--port", "0", "--state", str(state), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            cwd=set_traps(state.with_name(f"{state.name}-traps")),
+            cwd=self.folder,
             env=self.surroundings(environment() | own),
             start_new_session=True,
         )
@@ -142,6 +154,22 @@ class System:
         found = [pid for pid in children(self.process.pid) if command in command_line(pid)]
         assert found, f"no {command!r} among the children"
         return found[0]
+
+    def kill_pool(self, state: Path, job_id: str) -> bool:
+        """Kill its pool in the midst of a job, whose lease lapses at once; False: it has ended."""
+        pool, job = self.child("worker"), keys.job(job_id)
+        os.kill(pool, signal.SIGSTOP)
+        with queue_of(state) as redis:
+            is_running = redis.hget(job, "state") == "running"
+
+            def is_back() -> bool:
+                redis.zadd(keys.LEASES, {job_id: 0}, xx=True)
+                return redis.hget(job, "state") == "queued"
+
+            if is_running:
+                until(is_back, "its lease lapses")
+        os.kill(pool, signal.SIGKILL if is_running else signal.SIGCONT)
+        return is_running
 
     def wait(self, deadline_s: float = DEADLINE_S) -> int:
         """Its exit code. Raises: TimeoutExpired."""

@@ -12,7 +12,10 @@ import httpx
 import pytest
 from PIL import Image
 
-from tests.e2e.system import ATELIER, DEADLINE_S, System, until
+from tests.e2e.doors import END_S
+from tests.e2e.system import ATELIER, System, until
+
+pytestmark = pytest.mark.timeout(900)  # seconds: its start
 
 BODY = {"model": "tiny", "prompt": "a red circle", "width": 64, "height": 48, "seed": 7}
 BODY |= {"num_inference_steps": 3}
@@ -20,7 +23,7 @@ BODY |= {"num_inference_steps": 3}
 
 @pytest.fixture(scope="module")
 def http(system: System) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=system.url, timeout=DEADLINE_S, trust_env=False) as client:
+    with httpx.Client(base_url=system.url, timeout=END_S, trust_env=False) as client:
         yield client
 
 
@@ -43,7 +46,7 @@ def test_a_job_to_ask_for_later(http: httpx.Client, expected: bytes) -> None:
     accepted = http.post("/v1/generate", json=BODY)
     assert accepted.status_code == 202
     address = accepted.headers["location"]
-    until(lambda: http.get(address).json()["state"] == "succeeded", "the job's success")
+    until(lambda: http.get(address).json()["state"] == "succeeded", "the job's success", END_S)
     job = http.get(address).json()
     assert job["request"]["seed"] == 7
     assert job["progress"] == {"step": 3, "steps": 3}
@@ -72,10 +75,10 @@ def test_the_events_as_they_happen(http: httpx.Client) -> None:
 def generate(system: System, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """`atelier generate` with these arguments, its output no terminal."""
     return subprocess.run(
-        [*ATELIER, "generate", "--server", system.url, *arguments],
+        [*ATELIER, "generate", "--server", system.url, "--model", "tiny", *arguments],
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=END_S,
     )
 
 

@@ -1,11 +1,9 @@
-"""Videos from a running system: two models side by side, from the command line to the file."""
+"""Videos from a running system that makes images, too: from the command line to the file."""
 
 from __future__ import annotations
 
 import io
-import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import av
@@ -13,25 +11,11 @@ import httpx
 import pytest
 from PIL import Image
 
-from tests import coarse
-from tests.e2e.system import ATELIER, DEADLINE_S, System
-from tests.parity.tiny_wan import make_wan
+from tests.e2e.conftest import Files
+from tests.e2e.doors import END_S
+from tests.e2e.system import ATELIER, System
 
-DEFAULTS = {"width": 32, "height": 48, "num_frames": 5, "fps": 8, "num_inference_steps": 2}
-
-
-@pytest.fixture(scope="module")
-def system(
-    checkpoint: Path, state: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[System]:
-    """The tiny Flux and a tiny Wan, one slot each."""
-    wan = make_wan(tmp_path_factory.mktemp("checkpoint") / "wan")
-    (wan / "atelier.json").write_text(json.dumps({"defaults": DEFAULTS}))
-    models = ("--model", f"tiny={checkpoint}", "--model", f"videos={wan}", "--dtype", "float32")
-    pools = {name: {"model": name, "slots": 1} for name in ("tiny", "videos")}
-    running = System(state, *models, ATELIER_POOLS=json.dumps(pools), XLA_FLAGS=coarse.FLAGS)
-    yield running
-    running.close()
+pytestmark = pytest.mark.timeout(900)  # seconds: its start
 
 
 def generate(system: System, *arguments: str) -> list[Path]:
@@ -40,16 +24,16 @@ def generate(system: System, *arguments: str) -> list[Path]:
         [*ATELIER, "generate", "a star", "--server", system.url, *arguments],
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=END_S,
     )
     assert done.returncode == 0, done.stderr
     return [Path(line) for line in done.stdout.splitlines()]
 
 
-def test_each_model_is_told_when_it_is_ready(system: System) -> None:
+def test_each_model_is_told_when_it_is_ready(system: System, folders: Files) -> None:
     assert system.url
     told = [line.split()[0] for line in system.lines if " is ready at " in line]
-    assert sorted(told[:-1]) == ["tiny", "videos"]
+    assert sorted(told[:-1]) == sorted(folders)
     assert told[-1] == "Atelier"
 
 
@@ -68,7 +52,7 @@ def test_the_command_line_saves_clips(system: System, tmp_path: Path) -> None:
 
 
 def test_curl_gets_a_clip_and_parts_of_it(system: System) -> None:
-    with httpx.Client(base_url=system.url, trust_env=False, timeout=DEADLINE_S) as http:
+    with httpx.Client(base_url=system.url, trust_env=False, timeout=END_S) as http:
         body = {"model": "videos", "prompt": "a star", "seed": 3}
         whole = http.post("/v1/generate", json=body, headers={"Accept": "video/mp4"})
         assert whole.headers["content-type"] == "video/mp4"

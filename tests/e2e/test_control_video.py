@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +11,12 @@ from PIL import Image
 from models import registry
 from models.interface.pipeline import generate as drawn
 from tests import coarse
+from tests.e2e.conftest import Files
 from tests.e2e.system import System
-from tests.e2e.test_clips import DEFAULTS, generate
-from tests.families.suite import EVERY
+from tests.e2e.test_clips import generate
 from tests.families.suite.wan import CONTROL
+
+pytestmark = pytest.mark.timeout(900)  # seconds: its start
 
 FILES = {
     "--control-video": "control_video",
@@ -27,27 +27,8 @@ LEVELS = 2
 """Between programs that were compiled with other flags."""
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = EVERY["wan-vace"].least(tmp_path_factory.mktemp("checkpoint") / "vace")
-    (made / "atelier.json").write_text(json.dumps({"defaults": DEFAULTS}))
-    return made
-
-
-@pytest.fixture(scope="module")
-def system(folder: Path, state: Path) -> Iterator[System]:
-    running = System(
-        state,
-        *("--model", f"vace={folder}", "--dtype", "float32"),
-        ATELIER_POOLS=json.dumps({"vace": {"model": "vace", "slots": 1}}),
-        XLA_FLAGS=coarse.FLAGS,
-    )
-    yield running
-    running.close()
-
-
 def test_a_video_that_is_sent_is_what_the_worker_draws_after(
-    system: System, folder: Path, tmp_path: Path
+    system: System, folders: Files, tmp_path: Path
 ) -> None:
     options: list[str] = []
     for option, path in FILES.items():
@@ -59,7 +40,7 @@ def test_a_video_that_is_sent_is_what_the_worker_draws_after(
         *("--conditioning-scale", "0.7", "-o", str(tmp_path / "frames")),
     )
     found = np.stack([np.asarray(Image.open(frame)) for frame in frames]).astype(int)
-    pipeline = registry.load("vace", str(folder), "float32", {})
+    pipeline = registry.load("vace", str(folders["vace"]), "float32", {})
     fields = {**pipeline.spec.defaults, "prompt": "a star", "seed": 3, "conditioning_scale": [0.7]}
     sent = {path: CONTROL[path] for path in FILES.values()}
     with coarse.compiled():

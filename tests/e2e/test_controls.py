@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,9 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests import coarse
-from tests.e2e.system import DEADLINE_S, System
+from tests.e2e.conftest import Files
+from tests.e2e.doors import END_S
+from tests.e2e.system import System
 from tests.families.suite import EVERY
+
+pytestmark = pytest.mark.timeout(900)  # seconds: its start
 
 ENTRY = EVERY["sdxl-controlnet"]
 MOST_LEVELS = 2
@@ -26,33 +26,14 @@ REQUEST = {**ENTRY.request, "height": 56}
 BODY = {name: value for name, value in REQUEST.items() if name != "control"}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ENTRY.make(tmp_path_factory.mktemp("checkpoint") / "sdxl")
-
-
-@pytest.fixture(scope="module")
-def system(folder: Path, state: Path) -> Iterator[System]:
-    controls = {name: str(folder / ENTRY.controls[name].source) for name in ("edges", "depth")}
-    model = {"source": str(folder), "dtype": "float32", "controls": controls, "max_controls": 2}
-    given = {
-        "ATELIER_MODELS": json.dumps({"controlled": model}),
-        "ATELIER_POOLS": json.dumps({"controlled": {"model": "controlled", "slots": 1}}),
-        "XLA_FLAGS": coarse.FLAGS,
-    }
-    running = System(state, **given)
-    yield running
-    running.close()
-
-
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_a_request_with_controls_draws_what_diffusers_draws(system: System, folder: Path) -> None:
+def test_a_request_with_controls_draws_what_diffusers_draws(system: System, folders: Files) -> None:
     entries = [
         {**entry, "image": base64.b64encode(ENTRY.images[f"control.{index}.image"]).decode()}
         for index, entry in enumerate(REQUEST["control"])
     ]
     controlled, plain = (drawn(system, {**BODY, "control": these}) for these in (entries, []))
-    assert np.abs(controlled - ENTRY.reference(folder, REQUEST)).max() <= MOST_LEVELS
+    assert np.abs(controlled - ENTRY.reference(folders["controlled"], REQUEST)).max() <= MOST_LEVELS
     assert np.abs(controlled - plain).mean() > SHOWS
 
 
@@ -80,6 +61,6 @@ def asked(system: System, body: dict[str, Any]) -> httpx.Response:
         f"{system.url}/v1/generate",
         json={"model": "controlled", **body},
         headers={"Accept": "image/png"},
-        timeout=DEADLINE_S,
+        timeout=END_S,
         trust_env=False,
     )

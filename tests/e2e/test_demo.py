@@ -4,8 +4,6 @@ and what the documents promise of it."""
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +12,13 @@ import httpx
 import pytest
 from PIL import Image
 
-from deploy.local.demo import FIRST
+from deploy.local.demo import FIRST, FOLDER
 from deploy.local.supervisor import DEMO_FOLDER, demo_models
+from tests.e2e.conftest import Demo
 from tests.e2e.documented import PAGES, examples, run_as_written
-from tests.e2e.system import DEADLINE_S, children, environment
+from tests.e2e.system import children
+
+pytestmark = pytest.mark.timeout(900)  # seconds: its start
 
 MOST_MIB = 4096
 """Of memory, for the front end, Redis and a pool of each demo model together."""
@@ -36,49 +37,32 @@ def used_mib(pids: Iterator[int]) -> float:
     return sum(int(re.search(r"^Pss:\s+(\d+) kB", text, re.M)[1]) for text in told) / 1024
 
 
-@pytest.mark.timeout(900)  # seconds: every demo model, one after the other, nothing compiled yet
-def test_the_demo_makes_something_of_each_model(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "deploy.local.demo", "--port", "0"],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env=environment(),
-    ) as demo:
-        assert demo.stdout is not None
-        printed: list[str] = []
-        for line in demo.stdout:
-            printed.append(line)
-            told = [said.split(" at ")[0] for said in printed]
-            if {"Make more", "Atelier is ready"} <= set(told) and demo.poll() is None:
-                address = printed[told.index("Make more")].split()[3]
-                assert httpx.get(f"{address}/readyz", trust_env=False).status_code == 200
-                assert used_mib(family(demo.pid)) < MOST_MIB
-                check_examples(address, tmp_path)
-                demo.terminate()
-                break
-        printed += demo.stdout
-        assert demo.wait(DEADLINE_S) == 0, "".join(printed)
+def test_the_demo_makes_something_of_each_model(demo: Demo) -> None:
     for model in demo_models(DEMO_FOLDER):
-        file = tmp_path / ".atelier" / FIRST[model].file
-        assert any(str(file) in line for line in printed)
+        file = demo.folder / FOLDER / FIRST[model].file
+        demo.wait_for(f"^A first .* is in {re.escape(str(file.resolve()))}$")
         check(file)
+    address = demo.wait_for(r"^Make more at (\S+)")[1]
+    assert address == demo.url
+    assert httpx.get(f"{address}/readyz", trust_env=False).status_code == 200
+    assert demo.process.poll() is None
+    assert used_mib(family(demo.process.pid)) < MOST_MIB
 
 
-def check_examples(address: str, folder: Path) -> None:
-    """Every example works, and leaves the image that it names, for those behind it."""
+def test_every_example_works(demo: Demo, tmp_path: Path) -> None:
+    """It leaves the image that it names, for those behind it."""
     pages = set()
     for page, code in examples():
         pages.add(page)
         name = re.search(r'(?:-o |Path\(")(\w+\.png)', code)
         if name:
-            (folder / name[1]).unlink(missing_ok=True)
-        printed = run_as_written(code, address, folder)
+            (tmp_path / name[1]).unlink(missing_ok=True)
+        printed = run_as_written(code, demo.url, tmp_path)
         drafts = re.search(r"-o (\w+)$", code)
         if name:
-            check(folder / name[1])
+            check(tmp_path / name[1])
         elif drafts:
-            assert len(list((folder / drafts[1]).glob("*.png"))) == 4
+            assert len(list((tmp_path / drafts[1]).glob("*.png"))) == 4
         else:
             assert re.search("succeeded|queued|paused", printed), f"{code}\n{printed}"
     assert pages == set(PAGES)

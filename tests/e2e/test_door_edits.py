@@ -27,7 +27,10 @@ from tests.e2e.doors import (
     webui,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # variations
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"),  # variations
+    pytest.mark.timeout(900),  # seconds: the demo's start
+]
 
 MODEL, PROMPT, SIDE = "sdxl-demo", "a yellow star on a blue background", 64
 DRAWN = {"num_inference_steps": 4, "seed": 11, "strength": 0.6}

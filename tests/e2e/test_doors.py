@@ -25,7 +25,10 @@ from tests.e2e.doors import (
     webui,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")  # in openai
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning"),  # in openai
+    pytest.mark.timeout(900),  # seconds: the demo's start
+]
 
 IMAGE = {
     "model": "flux-demo",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
 from service.client import Client
+from tests.e2e.conftest import launch
 from tests.e2e.system import System
 
 FACTOR = 4.0
@@ -18,6 +21,14 @@ ROUNDS = 6
 slow from one second to the next, and what was measured then is told until new measurements have
 replaced it."""
 JOB = {"prompt": "a star", "width": 64, "height": 64, "num_inference_steps": 200, "num_images": 2}
+
+
+@pytest.fixture
+def system(checkpoint: Path, state: Path) -> Iterator[System]:
+    """It has nothing else to do, and one model."""
+    running = launch(state, checkpoint)
+    yield running
+    running.close()
 
 
 def test_waits_are_as_told(system: System) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from service.client import Client
 from tests import coarse
+from tests.e2e import served
 from tests.e2e.system import System, until
 from tests.families.suite import SUITE
 
@@ -22,29 +24,20 @@ END_S = 300
 """Of one job among all of them, on a machine that does little for us."""
 LONG = 150
 """Steps: enough to be met in the middle."""
-CACHED = {"step_cache": {"kind": "first-block", "threshold": 0.2}}
 
 Body = Mapping[str, Any]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def each(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A checkpoint of each family, whose small requests are its defaults."""
     root = tmp_path_factory.mktemp("checkpoints")
-    return {name: made(root / name, name) for name in SUITE}
-
-
-def made(folder: Path, name: str) -> Path:
-    request = SUITE[name].least_request
-    SUITE[name].least(folder)
-    given = {field: request[field] for field in request if field not in ("seed", "num_images")}
-    (folder / "atelier.json").write_text(json.dumps({"defaults": given}))
-    return folder
+    return {name: served.with_defaults(root / name, name) for name in SUITE}
 
 
 def started(state: Path, folders: Mapping[str, Path], dtype: str) -> System:
     models = {
-        name: {"source": str(folder), "dtype": dtype} | preset(name)
+        name: {"source": str(folder), "dtype": dtype} | served.preset(name)
         for name, folder in folders.items()
     }
     pools = {name: {"model": name, "slots": SLOTS} for name in folders}
@@ -55,10 +48,6 @@ def started(state: Path, folders: Mapping[str, Path], dtype: str) -> System:
         "ATELIER_QUEUE__REAP_EVERY_S": "0.5",
     }
     return System(state, XLA_FLAGS=coarse.FLAGS, **given)
-
-
-def preset(name: str) -> dict[str, Any]:
-    return {"quality": {"cached": CACHED}} if SUITE[name].step_caches else {}
 
 
 def bodies(name: str) -> list[Body]:
@@ -97,34 +86,40 @@ def digests_of(client: Client, job_id: str) -> list[str]:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.timeout(1800)  # eight pools and one again, on a machine that does little for us
-def test_the_same_bytes(folders: dict[str, Path], tmp_path: Path, dtype: str) -> None:
-    asked = [body for name in folders for body in bodies(name)]
-    running = started(tmp_path / "first", folders, dtype)
+def test_the_same_bytes_of_every_family(each: dict[str, Path], tmp_path: Path, dtype: str) -> None:
+    running = started(tmp_path / "first", each, dtype)
     try:
         with Client(running.url) as client:
-            alone = [digests(client, [body])[0] for body in asked]
-            assert digests(client, asked) == alone
-            for name, found in zip(folders, of_each(alone, len(folders)), strict=True):
-                assert found[-1] == [one for [one] in found[:4]], name
-                assert model(client, name)["batching"] == {"mode": "exact", "levels": None}
-                assert continued(client, bodies(name)[-1], 2) == found[2], name
-            assert (
-                after_a_kill(running, client, asked[: len(bodies("flux"))])
-                == of_each(alone, len(folders))[0]
-            )
+            flux = the_same(client, list(each))["flux"]
+            assert after_a_kill(running, client, bodies("flux")) == flux
     finally:
         running.close()
-    again = started(tmp_path / "second", {"flux": folders["flux"]}, dtype)
+    again = started(tmp_path / "second", {"flux": each["flux"]}, dtype)
     try:
         with Client(again.url) as client:
-            assert digests(client, bodies("flux")) == of_each(alone, len(folders))[0]
+            assert digests(client, bodies("flux")) == flux
     finally:
         again.close()
 
 
-def of_each(found: Sequence[list[str]], families: int) -> list[list[list[str]]]:
-    each = len(found) // families
-    return [list(found[first : first + each]) for first in range(0, len(found), each)]
+@pytest.mark.timeout(900)  # seconds: the system's start
+def test_the_same_bytes_of_flux_in_bfloat16(system: System) -> None:
+    """Beside other jobs and alone; no pool ends."""
+    with Client(system.url) as client:
+        the_same(client, [served.EXACT])
+
+
+def the_same(client: Client, names: Sequence[str]) -> dict[str, list[list[str]]]:
+    """Check the models; return the digests of the bodies of each."""
+    asked = {name: bodies(name) for name in names}
+    alone = {name: [digests(client, [one])[0] for one in own] for name, own in asked.items()}
+    beside = digests(client, [*chain.from_iterable(asked.values())])
+    assert beside == [*chain.from_iterable(alone.values())]
+    for name, found in alone.items():
+        assert found[-1] == [one for [one] in found[:4]], name
+        assert model(client, name)["batching"] == {"mode": "exact", "levels": None}
+        assert continued(client, asked[name][-1], 2) == found[2], name
+    return alone
 
 
 def continued(client: Client, body: Body, number: int) -> list[str]:

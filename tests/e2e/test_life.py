@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,10 @@ from tests.e2e.conftest import Start
 from tests.e2e.system import ATELIER, DEADLINE_S, START_S, System, children, is_alive, until
 
 LONG = {"prompt": "a star", "width": 64, "height": 64, "num_inference_steps": 200, "seed": 1}
-"""Enough steps to be met in the middle, on any machine."""
+"""Enough steps to be met in the middle, on most machines."""
+PATIENT = {"ATELIER_QUEUE__MAX_DEATHS": "100", "ATELIER_QUEUE__MAX_ATTEMPTS": "100"}
+"""Of systems with short leases, which may also lapse where the machine is busy."""
+DRAIN_S = 600
 
 
 def start_long_job(client: Client, **fields: int) -> str:
@@ -29,12 +31,11 @@ def start_long_job(client: Client, **fields: int) -> str:
     return str(job["id"])
 
 
-def test_a_job_outlives_the_pool_that_runs_it(start: Start) -> None:
-    system = start(ATELIER_QUEUE__LEASE_S="2", ATELIER_QUEUE__REAP_EVERY_S="0.5")
+def test_a_job_outlives_the_pool_that_runs_it(start: Start, state: Path) -> None:
+    system = start(ATELIER_QUEUE__LEASE_S="3600", ATELIER_QUEUE__REAP_EVERY_S="0.5")
     with Client(system.url) as client:
-        start_long_job(client)
-        os.kill(system.child("worker"), signal.SIGKILL)
-        assert client.job()["state"] != "succeeded", "it was done before the pool died"
+        while not system.kill_pool(state, start_long_job(client)):
+            pass  # it had ended before
         system.wait_for("tiny ended .killed by SIGKILL.; starting it again", DEADLINE_S)
         names = [event.name for event in client.follow()]
         assert names.count("running") == 2, "the second pool did not take it up"
@@ -59,7 +60,7 @@ def test_ctrl_c_drains_and_leaves_nobody_behind(start: Start) -> None:
 
 
 def test_kill_of_the_supervisor_leaves_nobody_behind_and_loses_nothing(start: Start) -> None:
-    soon = {"ATELIER_QUEUE__LEASE_S": "2", "ATELIER_QUEUE__REAP_EVERY_S": "0.5"}
+    soon = PATIENT | {"ATELIER_QUEUE__LEASE_S": "2", "ATELIER_QUEUE__REAP_EVERY_S": "0.5"}
     system = start(**soon)
     with Client(system.url) as client:
         job_id = start_long_job(client)
@@ -74,11 +75,12 @@ def test_kill_of_the_supervisor_leaves_nobody_behind_and_loses_nothing(start: St
 
 
 def test_a_second_ctrl_c_ends_it_at_once(start: Start) -> None:
-    system = start()
+    pool = {"model": "tiny", "slots": 2, "drain_s": DRAIN_S}
+    system = start(ATELIER_POOLS=json.dumps({"tiny": pool}))
     with Client(system.url) as client:
         start_long_job(client)
-    pool = system.child("worker")
-    os.kill(pool, signal.SIGSTOP)  # it can't drain
+    worker = system.child("worker")
+    os.kill(worker, signal.SIGSTOP)  # it can't drain
     os.kill(system.process.pid, signal.SIGINT)
     system.wait_for("stopping: the pools", DEADLINE_S)
 
@@ -86,11 +88,9 @@ def test_a_second_ctrl_c_ends_it_at_once(start: Start) -> None:
         system.process.send_signal(signal.SIGINT)
         return "stopping at once" in system.lines
 
-    until(another_was_heard, "an answer to a second Ctrl-C", 10)
-    ended = time.monotonic() + 15  # seconds; the drain alone would take 30
-    assert system.wait() == 0
-    assert time.monotonic() < ended
-    assert not is_alive(pool)
+    until(another_was_heard, "an answer to a second Ctrl-C")
+    assert system.wait(DRAIN_S / 5) == 0
+    assert not is_alive(worker)
 
 
 def test_redis_is_started_again_and_what_ran_goes_on(start: Start, state: Path) -> None:
@@ -151,8 +151,7 @@ def test_a_checkpoint_that_is_none_ends_it_with_the_reason(tmp_path: Path) -> No
 
 def test_overlapping_deaths_below_one_supervisor_change_no_picture(start: Start) -> None:
     """Pool, Redis and front end die in pairs, the supervisor last, with four images at once."""
-    patient = {"MAX_DEATHS": "100", "MAX_ATTEMPTS": "100", "LEASE_S": "2", "REAP_EVERY_S": "0.5"}
-    settings = {f"ATELIER_QUEUE__{name}": value for name, value in patient.items()}
+    settings = PATIENT | {"ATELIER_QUEUE__LEASE_S": "2", "ATELIER_QUEUE__REAP_EVERY_S": "0.5"}
     settings["ATELIER_POOLS"] = json.dumps({"tiny": {"model": "tiny", "slots": 4}})
     system = start(**settings)
     with Client(system.url) as client:

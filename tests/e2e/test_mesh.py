@@ -6,10 +6,14 @@ import io
 
 import httpx
 import numpy as np
+import pytest
 from PIL import Image
 
 from tests.e2e.conftest import Start
+from tests.e2e.doors import END_S
 from tests.e2e.system import System
+
+pytestmark = pytest.mark.timeout(900)  # seconds: its start
 
 BODY = {"model": "tiny", "prompt": "a red circle", "seed": 3}
 PIXEL_TOLERANCE = 2
@@ -18,16 +22,14 @@ PIXEL_TOLERANCE = 2
 
 def picture(system: System) -> np.ndarray:
     answer = httpx.post(
-        f"{system.url}/v1/generate", json=BODY, headers={"Accept": "image/png"}, timeout=60
+        f"{system.url}/v1/generate", json=BODY, headers={"Accept": "image/png"}, timeout=END_S
     )
     assert answer.status_code == 200, answer.text
     return np.asarray(Image.open(io.BytesIO(answer.content))).astype(int)
 
 
-def test_slices_of_one_machine_draw_the_picture_of_one_device(start: Start) -> None:
-    one = start()
-    expected = picture(one)
-    one.close()
+def test_slices_of_one_machine_draw_the_picture_of_one_device(system: System, start: Start) -> None:
+    expected = picture(system)
     several = start("--host-devices", "8", "--mesh", "fsdp=2,context=-1", "--pools", "2")
     assert np.abs(picture(several) - expected).max() <= PIXEL_TOLERANCE
     said = "\n".join(several.lines)

@@ -6,30 +6,31 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.browser import a_browser
+from tests.e2e.browser import StandIns
 from tests.e2e.system import ATELIER
-from tests.e2e.test_playground_keys import key, url
+from tests.e2e.test_playground_keys import key
 from tests.service.standin import MODEL
 
-__all__ = ["key", "url"]
+__all__ = ["key"]
 
 
 @pytest.fixture
-def operators_key(redis_url: str, url: str) -> str:
-    command = [*ATELIER, "keys", "create", "--operator", "--name", "alice", "--redis", redis_url]
+def operators_key(locked: StandIns) -> str:
+    command = [*ATELIER, "keys", "create", "--operator", "--name", "alice"]
+    command += ["--redis", locked.redis_url]
     return subprocess.check_output(command, text=True).strip()
 
 
 @pytest.fixture
-def page(url: str) -> Iterator[Page]:
+def page(browser: Browser, locked: StandIns) -> Iterator[Page]:
     """Nothing may go wrong in it, and no request leaves its server."""
-    with a_browser() as browser:
-        page, wrong = browser.new_page(), list[str]()
+    with browser.new_context() as context:
+        page, wrong = context.new_page(), list[str]()
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda one: one.url.startswith(url) or wrong.append(one.url))
-        page.goto(f"{url}/operator")
+        page.on("request", lambda one: one.url.startswith(locked.url) or wrong.append(one.url))
+        page.goto(f"{locked.url}/operator")
         yield page
         assert not wrong
 

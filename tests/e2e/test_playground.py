@@ -6,6 +6,7 @@ import base64
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,22 +15,25 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from service.client import Client
 from service.recipes.files import embed
-from tests.e2e.browser import Open, a_browser, make, pages
+from tests.e2e.browser import Open, make, pages
 from tests.e2e.system import System
 from tests.service.recipes.examples import recipe
 from tests.service.standin import picture
 
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with a_browser() as browser:
-        yield browser
+pytestmark = pytest.mark.timeout(900)  # seconds: its start
 
 
 @pytest.fixture
 def open_page(browser: Browser, system: System) -> Iterator[Open]:
+    """Open a page with `tiny` chosen among the models."""
     with pages(browser, system.url) as run:
-        yield run
+
+        def opened(**context: Any) -> Page:
+            page = run(**context)
+            page.select_option("#model", "tiny")
+            return page
+
+        yield opened
 
 
 def finished(card: Locator) -> Locator:
@@ -41,26 +45,11 @@ def finished(card: Locator) -> Locator:
     return image
 
 
-RECORD = """() => {
-  window.told = [];
-  const look = () => window.told.push(document.querySelector("#gallery").innerText);
-  new MutationObserver(look).observe(
-    document.querySelector("#gallery"), {subtree: true, childList: true, characterData: true});
-}"""
-"""Keeps every text that the gallery ever showed: some last for milliseconds."""
-
-
 def test_a_picture_from_prompt_to_download(open_page: Open, tmp_path: Path) -> None:
     page = open_page()
-    page.evaluate(RECORD)
-    card = make(page, num_inference_steps=60, seed=7)
+    card = make(page, num_inference_steps=3, seed=7)
     assert finished(card).evaluate("image => [image.naturalWidth, image.naturalHeight]") == [64, 64]
-    told = "\n".join(page.evaluate("window.told"))
-    assert "waiting" in told
-    steps = [int(step) for step in re.findall(r"step (\d+) of 60", told)]
-    assert len(set(steps)) > 1, "no progress was shown"
-    assert steps == sorted(steps)
-    for setting in ("64 × 64", "60", "seed7", "tiny"):
+    for setting in ("64 × 64", "steps3", "seed7", "tiny"):
         expect(card).to_contain_text(setting)
     with page.expect_download() as loaded:
         card.get_by_text("Download").click()
@@ -124,8 +113,8 @@ def test_an_error_is_shown_at_its_field(open_page: Open) -> None:
 
 def test_cancel(open_page: Open) -> None:
     page = open_page()
-    card = make(page, num_inference_steps=200, num_images=8)
-    expect(card).to_contain_text(re.compile(r"step \d+ of 1600"))
+    card = make(page, "slow after", num_inference_steps=2)  # so the safety hook gives no verdict
+    expect(card).to_contain_text("storing")
     card.get_by_text("Cancel").click()
     expect(card).to_have_attribute("data-state", "canceled")
     card.get_by_text("Remove").click()
@@ -180,7 +169,12 @@ def drop(page: Page, selector: str, name: str, data: bytes) -> None:
 def test_a_dropped_file_brings_its_settings_back(
     open_page: Open, system: System, format: str
 ) -> None:
-    wanted = {"prompt": "a \u72d0 & <star>", "num_inference_steps": 3, "seed": 2**62 + 1}
+    wanted = {
+        "model": "tiny",
+        "prompt": "a \u72d0 & <star>",
+        "num_inference_steps": 3,
+        "seed": 2**62 + 1,
+    }
     asked = {**wanted, "guidance_scale": 2.5, "num_images": 2, "output": {"format": format}}
     with Client(system.url) as client:
         client.submit(asked)

@@ -16,22 +16,9 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.e2e.browser import Open, a_browser, make, pages, standins
-from tests.e2e.standins import MASKED, POSED, RETIRED, TWICE
+from tests.e2e.browser import Open, make, pages
+from tests.e2e.standins import HELD, MASKED, POSED, RETIRED, TWICE
 from tests.service.standin import MODEL, VIDEO
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with a_browser() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def url(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a front end with stand-ins behind it."""
-    with standins(redis_url, tmp_path_factory.mktemp("state")) as address:
-        yield address
 
 
 @pytest.fixture
@@ -58,7 +45,7 @@ def request_of(url: str, card: Locator) -> dict[str, Any]:
 def test_the_first_model_that_is_ready_is_chosen(open_page: Open) -> None:
     """Not the first of the list, which has no pool."""
     models = open_page().locator("#model")
-    names = [RETIRED.name, MODEL, MASKED.name, POSED.name, TWICE.name, VIDEO.name]
+    names = [RETIRED.name, MODEL, HELD.name, MASKED.name, POSED.name, TWICE.name, VIDEO.name]
     expect(models.locator("option")).to_have_text(names)
     expect(models).to_have_value(MODEL)
 

@@ -2,49 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
-from redis import Redis
+from playwright.sync_api import Browser, expect
 
-from tests.e2e.browser import Open, a_browser, make, pages
-from tests.e2e.system import ATELIER, DEADLINE_S
+from tests.e2e.browser import Open, StandIns, make, pages
+from tests.e2e.system import ATELIER
 from tests.service.standin import MODEL
 
 
 @pytest.fixture
-def url(redis_url: str, tmp_path: Path) -> Iterator[str]:
-    """The address of a front end with stand-ins behind it."""
-    with Redis.from_url(redis_url) as redis:
-        redis.flushall()
-    told = {"ATELIER_SERVER__KEYS": "true", "ATELIER_REDIS__URL": redis_url}
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.e2e.standins", redis_url, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | told,
-    ) as server:
-        assert server.stdout is not None
-        yield server.stdout.readline().strip()
-        server.communicate(timeout=DEADLINE_S)
-
-
-@pytest.fixture
-def key(redis_url: str, url: str) -> str:
+def key(locked: StandIns) -> str:
     """Of a tenant at that server."""
-    command = [*ATELIER, "keys", "create", "--tenant", "acme", "--redis", redis_url]
+    command = [*ATELIER, "keys", "create", "--tenant", "acme", "--redis", locked.redis_url]
     return subprocess.check_output(command, text=True).strip()
 
 
 @pytest.fixture
-def open_page(url: str) -> Iterator[Open]:
-    with a_browser() as browser, pages(browser, url, state="key needed") as run:
+def open_page(browser: Browser, locked: StandIns) -> Iterator[Open]:
+    with pages(browser, locked.url, state="key needed") as run:
         yield run
 
 

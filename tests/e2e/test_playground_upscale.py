@@ -10,22 +10,9 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.browser import a_browser, make, pages, standins
+from tests.e2e.browser import make, pages
 from tests.e2e.standins import TWICE
 from tests.service.standin import MODEL, VIDEO, picture
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with a_browser() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def url(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a front end with stand-ins behind it."""
-    with standins(redis_url, tmp_path_factory.mktemp("state")) as address:
-        yield address
 
 
 @pytest.fixture

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,9 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests import coarse
-from tests.e2e.system import DEADLINE_S, System
+from tests.e2e.conftest import Files
+from tests.e2e.doors import END_S
+from tests.e2e.system import System
 from tests.families.suite import EVERY
+
+pytestmark = pytest.mark.timeout(900)  # seconds: its start
 
 ENTRY = EVERY["flux2-edit"]
 MOST_LEVELS = 2
@@ -25,27 +25,10 @@ SHOWS = 1.0
 IMAGE, FURTHER = (base64.b64encode(file).decode() for file in ENTRY.images.values())
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ENTRY.make(tmp_path_factory.mktemp("checkpoint") / "flux2")
-
-
-@pytest.fixture(scope="module")
-def system(folder: Path, state: Path) -> Iterator[System]:
-    given = {
-        "ATELIER_MODELS": json.dumps({"klein": {"source": str(folder), "dtype": "float32"}}),
-        "ATELIER_POOLS": json.dumps({"klein": {"model": "klein", "slots": 1}}),
-        "XLA_FLAGS": coarse.FLAGS,
-    }
-    running = System(state, **given)
-    yield running
-    running.close()
-
-
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_an_edit_draws_what_diffusers_draws(system: System, folder: Path) -> None:
+def test_an_edit_draws_what_diffusers_draws(system: System, folders: Files) -> None:
     both = drawn(system, ENTRY.request, image=IMAGE, reference_images=[FURTHER])
-    assert np.abs(both - ENTRY.reference(folder, ENTRY.request)).max() <= MOST_LEVELS
+    assert np.abs(both - ENTRY.reference(folders["klein"], ENTRY.request)).max() <= MOST_LEVELS
     assert np.abs(both - drawn(system, ENTRY.request, image=IMAGE)).mean() > SHOWS
 
 
@@ -78,6 +61,6 @@ def asked(system: System, body: dict[str, Any]) -> httpx.Response:
         f"{system.url}/v1/generate",
         json={"model": "klein", **body},
         headers={"Accept": "image/png"},
-        timeout=DEADLINE_S,
+        timeout=END_S,
         trust_env=False,
     )

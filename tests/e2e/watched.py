@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -15,6 +16,7 @@ from tests.deploy.watching.workload import MARKER, Clients, all_kinds, none, sto
 from tests.e2e.conftest import launch
 from tests.e2e.system import START_S, System, until
 
+READY_AT = r'"time": "([^"]+)".* "message": "pool tiny-\w+ is ready"'
 POOLS_PAGE = r"health and metrics are told on port (\d+)"
 SETTINGS = {
     "ATELIER_LOG_LEVEL": "debug",
@@ -50,25 +52,30 @@ def watched(checkpoint: Path, state: Path, folder: Path) -> Iterator[Run]:
     try:
         page = f"127.0.0.1:{system.wait_for(POOLS_PAGE, START_S)[1]}"
         with httpx.Client(base_url=f"http://{page}", timeout=30, trust_env=False) as pool:
-            check_starting(pool)
+            check_starting(system, pool)
             front = [system.url.removeprefix("http://")]
             targets = {"atelier-frontend": front, "atelier-pools": [page]}
             with running(folder, targets) as prometheus, closing(Clients(system.url)) as clients:
-                yield at_work(system, pool, clients, prometheus, state / "outputs")
+                yield at_work(system, pool, clients, prometheus, state)
     finally:
         system.close()
 
 
-def check_starting(pool: httpx.Client) -> None:
-    """It is alive from the first moment, long before it is ready."""
+def check_starting(system: System, pool: httpx.Client) -> None:
+    """It is alive from the first moment, long before it is ready; where it was asked too late, it
+    had said that it was ready before."""
     assert pool.get("/healthz").json() == {"status": "ok"}
-    ready = pool.get("/readyz")
+    ready, answered_at = pool.get("/readyz"), datetime.now(UTC)
+    if ready.is_success:
+        said_at = datetime.fromisoformat(system.wait_for(READY_AT, START_S)[1])
+        assert said_at <= answered_at
+        return
     assert ready.status_code == 503 and int(ready.headers["retry-after"]) > 0
     assert ready.json()["detail"].startswith("it ")
 
 
 def at_work(
-    system: System, pool: httpx.Client, clients: Clients, prometheus: Prometheus, store: Path
+    system: System, pool: httpx.Client, clients: Clients, prometheus: Prometheus, state: Path
 ) -> Run:
     """Nothing, then one job, then jobs that wait for a pool that stands still, and their ends; each
     of these until Prometheus has seen it, so that there are rates of all."""
@@ -79,7 +86,7 @@ def at_work(
     clients.ends(jobs)
     seen_with(prometheus, 'atelier_jobs_ended_total{outcome="succeeded"} == 1')
     with stopped(system.child("worker")):
-        jobs |= all_kinds(clients, store)
+        jobs |= all_kinds(clients, state)
         seen_with(prometheus, 'atelier_jobs_ended_total{outcome="expired"} == 1')
         seen_with(prometheus, 'atelier_queue_jobs{state="queued"} == 3')
         seen_with(prometheus, "atelier_queue_backlog_device_seconds > 0")
