@@ -12,8 +12,8 @@ ACCELERATOR ?= cpu
 # Anything: the newest packages that pyproject.toml allows, instead of those that were tested.
 NEWEST ?=
 
-# Test processes: three on two cores, since many tests wait for processes of their own.
-WORKERS ?= 3
+# A part of `make test-all`: SHARD=k/n runs the k-th of n parts.
+SHARD ?= 1/1
 
 # Tests of `make test-newest`: a file that lists them.
 LIST ?= tests/newest.txt
@@ -46,7 +46,7 @@ BIN := $(VENV)/bin
 # Modules are compiled when they are first imported: most never are.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 RAN := $(VENV)/.ran
-PYTEST = JAX_PLATFORMS=cpu $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+GATE = $(BIN)/python -m tests.gate
 INSTALLED := $(RAN)-install-$(ACCELERATOR)$(if $(NEWEST),-newest)
 CHOSEN := $(VENV)/.chosen
 
@@ -63,7 +63,7 @@ packages = @$(BIN)/python -m tools.packages $(1) > $(CHOSEN) && \
 	exit 1; }
 endif
 
-.PHONY: install demo test test-all check clients test-newest newest fresh lint lint-deploy format docs wheel openapi reference rules overlays helm-values chart dashboards pictures \
+.PHONY: install demo check test test-all test-changed mutants budget clients clients-nightly test-newest newest fresh lint lint-deploy format docs wheel openapi reference rules overlays helm-values chart dashboards pictures \
   locks lives load chaos compare gpu gpu-wheels train images-check quality tpu-schedule clean
 
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one; NEWEST=1
@@ -71,18 +71,26 @@ install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or t
 demo: $(INSTALLED) ## the whole system with the demo model, and a first picture
 	@$(BIN)/python -m deploy.local.demo $(ARGS)
 
-test: $(RAN)-test clients ## every mechanism, with models and layouts that take turns
-	$(PYTEST) -m "not thorough" $(ARGS)
+check: lint ## style, types, and the tests that need no compilation, process or browser
+	$(GATE) check $(ARGS)
 
-test-all: $(RAN)-test clients ## every test: before a release, and after a change of what all families share
-	$(PYTEST) $(ARGS)
+test: $(RAN)-test clients ## the gate: each promise once, a quarter of an hour on two cores
+	$(GATE) test $(ARGS)
 
-check: lint ## style, types, and the tests that need no compilation, process or browser: minutes
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) --dist loadfile \
-		-m "not (compiles or processes or browser)" $(ARGS)
+test-all: $(RAN)-test clients clients-nightly ## every test, hours; SHARD=k/6 for a part; results go to docs/design/nightly.md
+	$(GATE) all --shard $(SHARD) $(ARGS)
+
+test-changed: $(RAN)-test ## test files that changed, five times, three of these on a busy machine
+	$(BIN)/python -m tests.gate.changed $(ARGS)
+
+mutants: $(RAN)-test ## small faults, one at a time: which tests find them; resumes
+	$(BIN)/python -m tests.mutants $(ARGS)
+
+budget: ## tests/budget.json from the CPU times of the last `make test`
+	$(BIN)/python -m tests.gate.budget
 
 test-newest: newest ## the tests of LIST with the newest packages: make test-newest PYTHON=python3.13
-	$(MAKE) test VENV=.venv-$(notdir $(PYTHON)) NEWEST=1 ARGS="-m '' @$(LIST) $(ARGS)"
+	$(MAKE) test-all VENV=.venv-$(notdir $(PYTHON)) NEWEST=1 ARGS="@$(LIST) $(ARGS)"
 
 newest: # the environment of test-newest
 	$(MAKE) fresh VENV=.venv-$(notdir $(PYTHON))
@@ -93,7 +101,9 @@ fresh: # removes an environment of another Python or of another pyproject.toml
 	if [ "$$(cat $(VENV)/.of 2>/dev/null)" != "$$now" ]; then \
 		rm -rf $(VENV) && mkdir -p $(VENV) && echo "$$now" > $(VENV)/.of; fi
 
-clients: $(LITELLM)/.ran $(AIPERF)/.ran $(HELM)/.ran $(NODE)/node_modules/.ran # programs of other people that the tests run
+clients: $(HELM)/.ran $(NODE)/node_modules/.ran # programs of others that the gate's tests run
+
+clients-nightly: $(LITELLM)/.ran $(AIPERF)/.ran # and those that only the nightly tests run
 
 lint: $(RAN)-test ## style, formatting and types, changing nothing
 	$(BIN)/ruff check

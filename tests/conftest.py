@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import redis
@@ -19,7 +21,8 @@ import models.demo
 from deploy.local.embedded_redis import embedded
 from service.jobs.queue import Queue
 from service.settings.queue import QueueSettings
-from tests import compile_cache, thorough
+from tests import compile_cache, tiers
+from tests.gate.scheduler import GroupScheduling
 
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 """For layouts; read when JAX is first used, in whichever test that is."""
@@ -32,38 +35,20 @@ COMPILED = "TESTS_COMPILED"
 the tests; set here, where the first of these starts, to one that further runs read too."""
 
 
-KINDS: dict[str, tuple[str, ...]] = {
-    "compiles": (
-        *("bench", "families", "parallel", "parity"),
-        *(f"models/{room}" for room in ("demo", "flux", "nn", "parallel", "sdxl", "vae", "vision")),
-        *("models/wan", "models/test_activation_dtype.py"),
-        *(f"workers/{room}" for room in ("building", "engine", "loading", "multihost", "plan")),
-        "workers/pool",
-        *("workers/profiling", "workers/programs", "deploy/bench/engine"),
-    ),
-    "processes": (
-        *("chaos", "clients", "e2e", "load", "packaging", "skew", "deploy/bench/serving"),
-        *("deploy/docker", "deploy/local", "deploy/watching"),
-        *("workers/building", "workers/health", "workers/multihost", "workers/pool"),
-        "service/batches/test_driver.py",
-        *("service/jobs/test_failover.py", "service/jobs/test_secure.py"),
-        *("service/test_attacks.py", "service/test_bodies.py"),
-        *("service/test_conformance.py", "service/test_image_attacks.py", "service/test_server.py"),
-        *("service/routes/test_health.py", "service/http/test_connection_limits.py"),
-    ),
-    "browser": tuple(f"e2e/test_playground{more}.py" for more in ("", "_clips", "_keys", "_loras")),
-}
-"""Markers by folder or file below `tests`: what `make check` leaves out."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by where it lies, and those that `make test` leaves out."""
-    thorough.mark(items, Path(__file__).parent)
-    for item in items:
-        path = item.path.relative_to(Path(__file__).parent)
-        for kind, places in KINDS.items():
-            if any(path.is_relative_to(place) for place in places):
-                item.add_marker(kind)
+    """Mark each test by its tier."""
+    tiers.mark(items)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    """Keep the tests of a group together."""
+    return GroupScheduling(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Spare every garbage collection what imports have made, which stays to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -9,17 +9,22 @@ import jax
 import pytest
 
 from models.parallel.axis_rules import Layout
+from tests.families import covering
 from tests.families.suite import EVERY
 from workers.slice.mesh import one_device
+
+HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what a test's module says: pairs of parameters are not chosen any other way that
-    keeps the tests of one entry together."""
+    keeps the tests of one entry together. Mark the nightly cases."""
     functions = [item for item in items if isinstance(item, pytest.Function)]
     out = {item for item in functions if _says(item, "is_left_out")}
     config.hook.pytest_deselected(items=[*out])
     items[:] = [item for item in items if item not in out]
+    for item in covering.nightly(item for item in items if item.path.parent == HERE):
+        item.add_marker("nightly")
 
 
 def _says(item: pytest.Function, name: str) -> bool:

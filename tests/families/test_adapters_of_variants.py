@@ -12,6 +12,7 @@ from tests.families.test_adapters import (
     DRAWN,
     Models,
     folder,
+    is_left_out,
     models,
     test_presets_and_images_go_with_adapters,
     test_scales_by_steps_are_those_of_each_step,
@@ -19,6 +20,7 @@ from tests.families.test_adapters import (
 
 __all__ = [
     "folder",
+    "is_left_out",
     "models",
     "test_presets_and_images_go_with_adapters",
     "test_scales_by_steps_are_those_of_each_step",

@@ -18,15 +18,21 @@ import pytest
 
 from models.loading.sources import SHAPES
 from models.spec.model_spec import ModelSpec
-from tests.families.suite import EVERY, loaded
+from tests.families.covering import models_of
+from tests.families.suite import EVERY, SUITE, loaded
+from tests.gate.print_tiers import GATE, NIGHTLY
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "design" / "families.md"
-SUITE = "tests/families"
-VARIANTS = f"{SUITE}/test_adapters_of_variants.py"
+HERE = "tests/families"
+VARIANTS = f"{HERE}/test_adapters_of_variants.py"
 HOSTS = "tests/workers/multihost/test_drawing.py"
 COLLECT_S = 600.0
-HELD, REASONED = "yes", "no"
+COSTLY = ("two hosts",)
+"""Mechanisms that the gate shows with an image family and a video family: each case starts two
+processes, which compile the model for themselves."""
+IN_GATE, HELD, REASONED = "gate", "yes", "no"
+COLLECT = ("-q", "--collect-only", "-o", "addopts=--strict-markers", "-p", "tests.gate.print_tiers")
 
 
 @dataclass(frozen=True)
@@ -43,86 +49,82 @@ class Mechanism:
     """Return whether a model's spec says that it has it; None: no spec does."""
 
     @property
-    def models(self) -> frozenset[str]:
-        """Models that it is shown with."""
-        return collected()[self.test] | collected().get(self.of_variants, frozenset())
+    def models(self) -> Mapping[str, bool]:
+        """Models that it is shown with, and whether the gate shows it."""
+        return {**collected()[self.test], **collected().get(self.of_variants, {})}
 
 
 MECHANISMS: Mapping[str, Mechanism] = {
-    "diffusers' pixels": Mechanism(f"{SUITE}/test_drawing.py::test_the_picture_is_diffusers"),
+    "diffusers' pixels": Mechanism(f"{HERE}/test_drawing.py::test_the_picture_is_diffusers"),
     "every axis of layouts": Mechanism(
-        f"{SUITE}/test_drawing.py::test_a_layout_draws_what_one_device_draws"
+        f"{HERE}/test_drawing.py::test_a_layout_draws_what_one_device_draws"
     ),
     "two hosts": Mechanism(f"{HOSTS}::test_a_slice_of_two_processes_draws_what_one_device_draws"),
     "followers": Mechanism(
-        f"{SUITE}/test_followers.py::test_a_fresh_pipeline_traces_any_step_from_its_key"
+        f"{HERE}/test_followers.py::test_a_fresh_pipeline_traces_any_step_from_its_key"
     ),
-    "company, snapshots": Mechanism(f"{SUITE}/test_company.py::test_company_changes_no_bit"),
+    "company, snapshots": Mechanism(f"{HERE}/test_company.py::test_company_changes_no_bit"),
     "padded batches": Mechanism(
-        f"{SUITE}/test_company.py::test_a_padded_batch_is_alike_at_every_place"
+        f"{HERE}/test_company.py::test_a_padded_batch_is_alike_at_every_place"
     ),
     "LoRA": Mechanism(
-        f"{SUITE}/test_adapters.py::test_adapters_are_the_weights_that_they_are_merged_into",
+        f"{HERE}/test_adapters.py::test_adapters_are_the_weights_that_they_are_merged_into",
         f"{VARIANTS}::test_two_adapters_are_the_weights_that_they_are_merged_into",
     ),
     "LoRA by step": Mechanism(
-        f"{SUITE}/test_adapters.py::test_scales_by_steps_are_those_of_each_step",
+        f"{HERE}/test_adapters.py::test_scales_by_steps_are_those_of_each_step",
         f"{VARIANTS}::test_scales_by_steps_are_those_of_each_step",
     ),
     "presets": Mechanism(
-        f"{SUITE}/test_adapters.py::test_presets_and_images_go_with_adapters",
+        f"{HERE}/test_adapters.py::test_presets_and_images_go_with_adapters",
         f"{VARIANTS}::test_presets_and_images_go_with_adapters",
     ),
-    "upscaler": Mechanism(f"{SUITE}/test_upscaling.py::test_an_image_is_drawn_larger"),
+    "upscaler": Mechanism(f"{HERE}/test_upscaling.py::test_an_image_is_drawn_larger"),
     "hires fix": Mechanism(
-        f"{SUITE}/test_hires.py::test_two_passes_are_two_requests",
-        f"{SUITE}/test_enlargers.py::test_two_passes_by_the_models_own_upscaler",
+        f"{HERE}/test_hires.py::test_two_passes_are_two_requests",
+        f"{HERE}/test_enlargers.py::test_two_passes_by_the_models_own_upscaler",
         absent="it does no image to image with a strength, and has no network for its latents",
         is_served=lambda spec: "hires" in spec.fields,
     ),
     "prompt weights": Mechanism(
-        f"{SUITE}/test_prompt_weights.py::test_weights_are_seen",
+        f"{HERE}/test_prompt_weights.py::test_weights_are_seen",
         absent="its encoder is a chat model, whose prompts are sentences",
         is_served=lambda spec: "prompt_syntax" in spec.fields,
     ),
     "price of images": Mechanism(
-        f"{SUITE}/test_prices.py::test_a_buckets_volume_is_in_proportion_to_tokens",
+        f"{HERE}/test_prices.py::test_a_buckets_volume_is_in_proportion_to_tokens",
         absent="its steps read no image, or it has no drafts to count tokens for",
     ),
-    "bad files": Mechanism(f"{SUITE}/test_checkpoint.py::test_a_bad_array_of_a_denoiser_is_named"),
+    "bad files": Mechanism(f"{HERE}/test_checkpoint.py::test_a_bad_array_of_a_denoiser_is_named"),
     "full size": Mechanism(
-        f"{SUITE}/test_full_size.py::test_a_full_size_checkpoint_takes_what_the_readme_states"
+        f"{HERE}/test_full_size.py::test_a_full_size_checkpoint_takes_what_the_readme_states"
     ),
-    "planner": Mechanism(f"{SUITE}/test_planner.py::test_a_slice_of_eight_chips_is_planned"),
+    "planner": Mechanism(f"{HERE}/test_planner.py::test_a_slice_of_eight_chips_is_planned"),
 }
 
 
 @cache
-def collected() -> Mapping[str, frozenset[str]]:
-    """Models by test, from the ids of what pytest collects."""
+def collected() -> Mapping[str, Mapping[str, bool]]:
+    """Return the models of each test, and whether the gate has a case of them.
+
+    pytest runs in a process of its own: the tests of this run may be only some of them.
+    """
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:xdist", SUITE, HOSTS],
+        [sys.executable, "-m", "pytest", *COLLECT, HERE, HOSTS],
         capture_output=True,
         text=True,
         timeout=COLLECT_S,
         cwd=ROOT,
     )
-    found: dict[str, set[str]] = defaultdict(set)
+    found: dict[str, dict[str, bool]] = defaultdict(dict)
     for line in ran.stdout.splitlines():
-        test, bracket, case = line.rstrip("]").partition("[")
-        if bracket:
-            found[test] |= models_of(case)
+        tier, _, name = line.partition(" ")
+        test, _, case = name.removesuffix("]").partition("[")
+        if tier in (GATE, NIGHTLY):
+            for model in models_of(case):
+                found[test][model] = found[test].get(model, False) or tier == GATE
     assert found, ran.stdout + ran.stderr
-    return {test: frozenset(models) for test, models in found.items()}
-
-
-def models_of(case: str) -> set[str]:
-    """Return the entries of the suite that a case names, by themselves or by a checkpoint."""
-    if found := {entry for entry, one in EVERY.items() if case in one.published}:
-        return found
-    words = f"-{case.replace(', ', '-')}-"
-    named = [name for name in EVERY if f"-{name}-" in words]
-    return {max(named, key=len)} if named else set()
+    return found
 
 
 def page() -> str:
@@ -138,7 +140,8 @@ def lines() -> Iterator[str]:
         "What each model is shown to do, by the conformance suite. A model that lacks one of these "
         "is not served. This page is made from the tests that pytest collects "
         "(`python -m tests.families.test_matrix`), and a test holds it to them. `make test` runs "
-        "each of these tests with models that take turns, `make test-all` with all of them.",
+        "the cells `gate`: each family meets each mechanism once. `make test-all` runs the cells "
+        "`yes`, too, with all layouts, dtypes and forms.",
         "",
         f"| model | {' | '.join(MECHANISMS)} |",
         f"|---|{'---|' * len(MECHANISMS)}",
@@ -153,7 +156,11 @@ def lines() -> Iterator[str]:
 
 def cells(model: str) -> Iterator[str]:
     """Yield a model's cells."""
-    return (HELD if model in one.models else REASONED for one in MECHANISMS.values())
+    for mechanism in MECHANISMS.values():
+        if model in mechanism.models:
+            yield IN_GATE if mechanism.models[model] else HELD
+        else:
+            yield REASONED
 
 
 @pytest.mark.timeout(2 * COLLECT_S)
@@ -177,16 +184,27 @@ def test_what_a_model_serves_is_shown(model: str, tmp_path: Path) -> None:
     assert said == {name: model in MECHANISMS[name].models for name in said}
 
 
+@pytest.mark.timeout(2 * COLLECT_S)
+def test_each_family_meets_each_mechanism_in_the_gate() -> None:
+    nightly = [
+        (model, name)
+        for name, mechanism in MECHANISMS.items()
+        for model, is_in_gate in mechanism.models.items()
+        if model in SUITE and not is_in_gate and name not in COSTLY
+    ]
+    assert not nightly
+
+
 def test_the_page_says_what_is_collected() -> None:
     assert PAGE.read_text() == page(), "python -m tests.families.test_matrix"
 
 
 def test_a_case_names_the_longest_model() -> None:
     """A variant's name begins with its family's."""
-    assert models_of("float32-flux-fill") == {"flux-fill"}
-    assert models_of("flux-two at once") == {"flux"}
-    assert models_of("wan2.1-14b") == {"wan"}
-    assert models_of("experts") == set()
+    assert models_of("float32-flux-fill") == ["flux-fill"]
+    assert models_of("flux-two at once") == ["flux"]
+    assert models_of("wan2.1-14b") == ["wan"]
+    assert models_of("experts") == []
 
 
 if __name__ == "__main__":

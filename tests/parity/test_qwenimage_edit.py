@@ -61,7 +61,9 @@ BASE = {
     "seed": 1234,
 }
 REQUESTS: dict[str, dict[str, Any]] = {
-    "no negative prompt": {},
+    # With the seed of `BASE` the decoder normalizes a vector close to zero: rounding becomes 23
+    # grey levels on CPUs with AVX-512.
+    "no negative prompt": {"seed": 1},
     "prompts of two lengths": {"prompt": LONG, "negative_prompt": " ", "true_cfg_scale": 4.0},
 }
 FIELDS = np.random.default_rng(4).integers(0, 256, (5, 4, 3), dtype=np.uint8)

@@ -1,0 +1,98 @@
+"""Covering design of the gate: each model family meets each mechanism once.
+
+Of a test's cases the gate has one for each family. Other parameters (layout, dtype, form) rotate
+from family to family, so that different families meet different values. Variants of a family run
+in the gate only where `MODELS` says so; `make test-all` runs the whole product.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from zlib import crc32
+
+import pytest
+
+from tests.families.suite import EVERY, SUITE
+
+FLUX = ("flux",)
+FLUX_AND_WAN = ("flux", "wan")
+"""An image family and a video family."""
+OTHER_INPUTS = ("sdxl-controlnet", "wan-vace", "flux-kontext")
+"""Variants with a network beside the denoiser, with a video, and with an image among the tokens."""
+
+MODELS: Mapping[str, Collection[str]] = {
+    "test_adapters.py::test_eight_adapters_in_one_launch_are_each_as_alone": FLUX,
+    "test_adapters.py::test_adapters_that_come_and_go_beside_an_image_change_no_bit_of_it": FLUX,
+    "test_adapters.py::test_an_image_goes_on_in_another_engine_from_its_snapshot": (),
+    "test_adapters.py::test_banks_without_adapters_change_no_bit": FLUX,
+    "test_adapters.py::test_fast_batching_differs_by_rounding_alone": FLUX,
+    "test_adapters.py::test_adapters_change_the_encoding_of_every_chunk": (),
+    "test_adapters_of_variants.py": (),
+    "test_auditions.py": FLUX_AND_WAN,
+    "test_drawing.py::test_a_layout_draws_what_one_device_draws": (*SUITE, *OTHER_INPUTS),
+    "test_drawing.py::test_a_slice_of_two_processes_draws_what_one_device_draws": FLUX_AND_WAN,
+    "test_enlargers.py::test_others_have_none": FLUX,
+    "test_hires.py::test_a_layout_draws_both_passes_as_one_device_does": (),
+    "test_progressive.py": FLUX,
+    "test_progressive.py::test_others_do_not_have_it": SUITE,
+    "test_prompt_weights.py::test_a_layout_draws_chunks_as_one_device_does": (),
+    "test_token_buckets.py": (*FLUX, "flux-fill"),
+}
+"""Models in the gate by file, or by file and test; elsewhere the families themselves."""
+
+CASES: Mapping[str, int] = {
+    "test_adapters.py::test_presets_and_images_go_with_adapters[flux]": 4,
+    "test_drawing.py::test_a_layout_draws_what_one_device_draws[flux]": 3,
+    "test_prompt_weights.py::test_a_layout_encodes_what_one_device_encodes[sdxl]": 3,
+}
+"""Cases of a model, where one is too few."""
+
+DTYPES: Mapping[str, str] = {"test_company.py": "bfloat16"}
+"""Parameter that the gate's cases have: in bfloat16 sums depend on their order the most."""
+
+
+def nightly(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
+    """Yield the cases that the gate leaves to `make test-all`."""
+    cases: dict[str, dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
+    for item in items:
+        _, _, case = item.name.removesuffix("]").partition("[")
+        if isinstance(item, pytest.Function) and (models := models_of(case)):
+            cases[f"{item.path.name}::{item.originalname}"][models[0]].append(item)
+    for test, by_model in cases.items():
+        chosen = _models(test, [*by_model])
+        for number, (model, of_model) in enumerate(by_model.items()):
+            if model in chosen:
+                yield from _beyond(test, model, of_model, number)
+            else:
+                yield from of_model
+
+
+def models_of(case: str) -> list[str]:
+    """Return the entries of the suite that a case names: by a checkpoint, or by themselves."""
+    if published := [name for name, entry in EVERY.items() if case in entry.published]:
+        return published
+    words = f"-{case.replace(', ', '-')}-"
+    named = [name for name in EVERY if f"-{name}-" in words]
+    return [max(named, key=len)] if named else []
+
+
+def _models(test: str, models: Sequence[str]) -> Collection[str]:
+    """Return those of a test's models that the gate has. Of variants alone it has the first one."""
+    named = MODELS.get(test, MODELS.get(test.partition("::")[0]))
+    if named is not None:
+        return named
+    return SUITE if SUITE.keys() & set(models) else models[:1]
+
+
+def _beyond(
+    test: str, model: str, items: Sequence[pytest.Item], number: int
+) -> Sequence[pytest.Item]:
+    """Return a model's cases but for those in the gate."""
+    wanted = DTYPES.get(test.partition("::")[0], "")
+    eligible = [item for item in items if wanted in item.name]
+    count = CASES.get(f"{test}[{model}]", 1)
+    stride = max(len(eligible) // count, 1)
+    first = crc32(test.encode()) + number
+    chosen = {eligible[(first + place * stride) % len(eligible)] for place in range(count)}
+    return [item for item in items if item not in chosen]

@@ -1,0 +1,73 @@
+"""Outcomes of a test run as a file, for the process that started it.
+
+A pytest plugin (`-p tests.gate.outcomes`): `--outcomes FILE` writes what failed, with the first
+lines of each failure, and whether anything failed before the tests ran.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import pytest
+
+LINES = 3
+"""Of each error."""
+
+
+@dataclass
+class Outcomes:
+    """What a run of pytest found."""
+
+    passed: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    """First lines of the error of each failed test, by its id."""
+    not_collected: list[str] = field(default_factory=list)
+    """Files that failed while they were collected."""
+
+    @classmethod
+    def read(cls, path: Path) -> Outcomes:
+        """Read what a run has written. Raises: FileNotFoundError: it did not end."""
+        return cls(**json.loads(path.read_text()))
+
+
+def first_lines(report: pytest.TestReport) -> str:
+    """Return the first lines of a failed test's error."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = crash.message if crash else report.longreprtext.strip()
+    return "\n".join(text.splitlines()[:LINES])
+
+
+class Recorder:
+    """The plugin: collects reports where they arrive, and writes them at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.outcomes = Outcomes()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Record a test that failed in any of its phases, or passed."""
+        if report.failed:
+            self.outcomes.failed.setdefault(report.nodeid, first_lines(report))
+        elif report.when == "call" and report.passed:
+            self.outcomes.passed += 1
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Record a file that cannot be collected."""
+        if report.failed:
+            self.outcomes.not_collected.append(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the file."""
+        self.path.write_text(json.dumps(asdict(self.outcomes)))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--outcomes", metavar="FILE", help="JSON file: failed tests and their errors")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("outcomes")
+    if path and "workerinput" not in vars(config):
+        config.pluginmanager.register(Recorder(Path(path)), "outcomes")

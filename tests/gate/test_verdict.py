@@ -1,0 +1,95 @@
+"""Verdict of the gate: what is retried, what fails it, and what it reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.gate import changed
+from tests.gate.__main__ import HERE, MOST_RETRIES, Results, retry, run, verdict
+from tests.gate.selection import Selection
+
+FLAKY = """
+from pathlib import Path
+
+def test_passes():
+    pass
+
+def test_passes_the_second_time():
+    ran = Path("ran")
+    assert ran.exists() or ran.write_text("") is not None and False, "the machine was slow"
+"""
+BROKEN = "def test_fails():\n    assert 1 == 2\n"
+MANY = """
+import pytest
+
+@pytest.mark.parametrize("n", range({}))
+def test_fails(n):
+    assert n < 0
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder for tests of another project, whose pytest finds the gate's plugins."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    return tmp_path
+
+
+def outcome(folder: Path, **files: str) -> tuple[Results, dict[str, str]]:
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    results = Results()
+    tests = tuple(f"{name}.py" for name in files)
+    run(Selection("tests", 0, tests, "", hook=True), results, folder=folder)
+    return results, retry(results, folder)
+
+
+def test_a_test_that_passes_again_is_reported(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, retried = outcome(folder, test_flaky=FLAKY)
+    assert [*retried] == ["test_flaky.py::test_passes_the_second_time"]
+    assert "the machine was slow" in retried["test_flaky.py::test_passes_the_second_time"]
+    assert verdict(results, retried) == 0
+    assert "1 passed, 0 failed, flaky: 1" in capsys.readouterr().out
+
+
+def test_a_test_that_fails_again_fails_the_gate(folder: Path) -> None:
+    results, retried = outcome(folder, test_broken=BROKEN, test_flaky=FLAKY)
+    assert [*results.failed] == ["test_broken.py::test_fails"] and len(retried) == 1
+    assert verdict(results, retried) == 1
+
+
+def test_more_failures_than_flakes_are_not_retried(folder: Path) -> None:
+    results, retried = outcome(folder, test_many=MANY.format(MOST_RETRIES + 1))
+    assert len(results.failed) == MOST_RETRIES + 1 and not retried
+    assert verdict(results, retried) == 1
+
+
+def test_a_file_that_cannot_be_imported_fails_the_gate(folder: Path) -> None:
+    results, retried = outcome(folder, test_flaky=FLAKY, test_bad="import nowhere")
+    assert "test_bad.py" in results.broken and not retried
+    assert verdict(results, retried) == 1
+
+
+def test_cpu_time_is_counted_by_test(folder: Path) -> None:
+    busy = "import time\ndef test_it():\n    while time.process_time() < 1.5:\n        pass\n"
+    results, _ = outcome(folder, test_busy=busy, test_idle="def test_it():\n    pass\n")
+    assert results.cpu_s["test_busy.py::test_it"] > 0.3
+    assert results.cpu_s["test_idle.py::test_it"] < 0.3
+
+
+def test_failures_are_counted_by_round(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changed, "ROUNDS", 1)
+    monkeypatch.setattr(changed, "BUSY_ROUNDS", 1)
+    (folder / "test_broken.py").write_text(BROKEN)
+    (folder / "test_flaky.py").write_text(FLAKY)
+    failed = changed.repeat(["test_broken.py", "test_flaky.py"], folder)
+    rounds = {test: count for (test, _), count in failed.items()}
+    assert rounds == {
+        "test_broken.py::test_fails": 2,
+        "test_flaky.py::test_passes_the_second_time": 1,
+    }
