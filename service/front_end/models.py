@@ -46,11 +46,19 @@ class Models:
                     await self._read()
         return self.known
 
+    async def _all_since(self, since: float) -> dict[str, ModelStatus]:
+        """Return all models, read anew unless that was begun after a point of the clock."""
+        async with self._lock:
+            if self._read_at < since:
+                await self._read()
+        return self.known
+
     async def _read(self) -> None:
+        began = time.monotonic()
         self._own = with_variants(await self._queue.models())
         aliases = await self.aliases.all()
         self.known = {**self._own, **dict(_shown(aliases, self._own))}
-        self._read_at = time.monotonic()
+        self._read_at = began
 
     def _is_old(self) -> bool:
         return time.monotonic() - self._read_at >= self._max_age_s
@@ -66,7 +74,10 @@ class Models:
             Unavailable: no pool has registered one, or none for very long.
             NotFound: names what there is.
         """
+        asked_at = time.monotonic()
         known = await self.all()
+        if not known or (name is not None and name not in known):
+            known = await self._all_since(asked_at)  # a pool may just have registered it
         if not known:
             raise Unavailable(
                 "no model is registered; try again when a pool has started",

@@ -1,0 +1,25 @@
+"""A front end's copy of the models that pools have registered."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.errors.problems import NotFound, Unavailable
+from service.front_end.models import Models
+from service.jobs.queue import Queue
+from tests.service.standin import MODEL, SPEC
+
+LONG_S = 1_000.0
+
+
+async def test_a_model_is_found_as_soon_as_it_is_registered(queue: Queue) -> None:
+    """The copy may be old only for models that it has."""
+    models = Models(queue, LONG_S)
+    with pytest.raises(Unavailable, match="no model is registered"):
+        await models.get(MODEL)
+    await queue.register("pool", SPEC, ready=True)
+    assert (await models.get(MODEL)).spec.name == MODEL
+    with pytest.raises(NotFound):
+        await models.get("another")
+    await queue.register("pool two", SPEC.model_copy(update={"name": "another"}), ready=True)
+    assert (await models.get("another")).spec.name == "another"
