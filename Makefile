@@ -63,7 +63,7 @@ packages = @$(BIN)/python -m tools.packages $(1) > $(CHOSEN) && \
 	exit 1; }
 endif
 
-.PHONY: install demo check test test-all test-changed mutants budget clients clients-nightly test-newest newest fresh lint lint-deploy format docs wheel openapi reference rules overlays helm-values chart dashboards pictures \
+.PHONY: install demo check test test-all nightly test-changed mutants budget clients clients-nightly test-newest newest fresh lint lint-deploy format docs wheel openapi reference rules overlays helm-values chart dashboards pictures \
   locks lives load chaos compare gpu gpu-wheels train images-check quality tpu-schedule clean
 
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one; NEWEST=1
@@ -79,6 +79,11 @@ test: $(RAN)-test clients ## the gate: each promise once, a quarter of an hour o
 
 test-all: $(RAN)-test clients clients-nightly ## every test, hours; SHARD=k/6 for a part; results go to docs/design/nightly.md
 	$(GATE) all --shard $(SHARD) $(ARGS)
+
+nightly: lint-deploy test-all ## test-all in one piece, checkov, the newest packages on newer Pythons, the images, the mutants
+	$(MAKE) test-newest PYTHON="$$($(BIN)/python tests/pythons.py 3.12)" LIST=tests/newcomer.txt
+	$(MAKE) test-newest PYTHON="$$($(BIN)/python tests/pythons.py 3.13)"
+	$(MAKE) images-check mutants
 
 test-changed: $(RAN)-test ## test files that changed, five times, three of these on a busy machine
 	$(BIN)/python -m tests.gate.changed $(ARGS)
