@@ -76,6 +76,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "e2e/test_eta.py": (),
     "e2e/test_exact.py": ("test_the_same_bytes_of_every_family",),
     "e2e/test_life.py": (
+        "test_a_job_outlives_the_pool_that_runs_it",
         "test_a_model_that_cannot_be_served_leaves_the_others_alone",
         "test_a_second_ctrl_c_ends_it_at_once",
         "test_kill_of_the_supervisor_leaves_nobody_behind_and_loses_nothing",

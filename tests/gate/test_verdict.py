@@ -85,6 +85,7 @@ def test_cpu_time_is_counted_by_test(folder: Path) -> None:
 def test_failures_are_counted_by_round(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changed, "ROUNDS", 1)
     monkeypatch.setattr(changed, "BUSY_ROUNDS", 1)
+    monkeypatch.setattr(changed, "LOOPS", 0)
     (folder / "test_broken.py").write_text(BROKEN)
     (folder / "test_flaky.py").write_text(FLAKY)
     failed = changed.repeat(["test_broken.py", "test_flaky.py"], folder)
