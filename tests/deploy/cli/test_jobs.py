@@ -59,7 +59,7 @@ async def test_jobs_are_listed_shown_canceled_and_waited_for(
     code, out, err = await run("jobs", "wait", oldest, "-o", tmp_path / "again.png")
     assert (code, out.strip()) == (0, str(tmp_path / "again.png"))
     assert (tmp_path / "again.png").read_bytes() == (tmp_path / "a.png").read_bytes()
-    code, out, err = await run("jobs", "cancel", newest, oldest)
+    code, out, err = await run("jobs", "cancel", oldest, newest)
     assert code == atelier.EXIT_FAILED, "one of them had ended"
     assert f"{newest} is canceled" in err and f"{oldest} had succeeded" in err
     code, _, err = await run("jobs", "wait", newest)

@@ -30,6 +30,15 @@ def test_others_too(address: str) -> None:
     assert not wants_keys(ServerSettings(keys=False), address)
 
 
+@pytest.mark.parametrize("addresses", [["127.0.0.1", "10.0.0.1"], ["10.0.0.1", "127.0.0.1"]])
+def test_a_name_with_an_address_that_others_reach(
+    addresses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (number, 0)) for number in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert not is_local("both.example")
+
+
 @pytest.mark.parametrize(
     ("host", "url"),
     [

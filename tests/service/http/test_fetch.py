@@ -163,6 +163,17 @@ async def test_other_spellings_of_inner_addresses(host: str) -> None:
         await outgoing.Resolver().resolve(host, 80, "acme")
 
 
+async def test_all_addresses_of_a_host_have_to_be_public() -> None:
+    addresses = ["1.1.1.1", "169.254.169.254"]
+    resolver = outgoing.Resolver(look_up=lambda host, port: addresses)
+    for _ in addresses:
+        with pytest.raises(outgoing.ForbiddenAddress):
+            await resolver.resolve("both.example", 80, "acme")
+        addresses.reverse()
+    addresses.remove("169.254.169.254")
+    assert await resolver.resolve("both.example", 80, "acme") == "1.1.1.1"
+
+
 async def test_a_connection_serves_one_host(http: httpx.AsyncClient, site: str) -> None:
     """Two names of one address: TLS would have checked the first one's certificate alone."""
     other = site.replace("localhost", "127.0.0.1")

@@ -18,6 +18,7 @@ from service.jobs.scheduling.cost_model import STANDS_S, CostKey, CostRow, PoolF
 from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
 from service.settings.settings import Settings
+from tests.service.adapters import TAKING
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC
 
@@ -307,3 +308,20 @@ async def test_deadlines_count_what_has_to_be_compiled(
     assert "38.0 s of it for compiling" in refused.json()["detail"]
     (job,) = (await queue.list(limit=1),)
     assert (job[0].compile_s, job[0].cost) == (38.0, pytest.approx(40.0))
+
+
+async def test_a_job_is_charged_for_the_loading_of_its_adapters(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
+    await queue.register(POOL, TAKING, ready=True, facts=PoolFacts("here", 1, adapter_s=0.5))
+    loras = [{"name": "ink"}]
+    first = await stored(queue, await ask(http, loras=loras))
+    row = CostRow(step_s=(RUN_S - 0.4) / STEPS, encode_s=0.1, decode_s=0.3)
+    await queue.measured(MODEL, {CostKey(first.bucket, "here", 1): row})
+
+    async def costs_are_known() -> bool:
+        return (await stored(queue, await ask(http, loras=loras))).run_s is not None
+
+    await eventually(costs_are_known)
+    job = await stored(queue, await ask(http, loras=loras))
+    assert (job.cost, job.run_s) == (pytest.approx(RUN_S + 0.5), pytest.approx(RUN_S + 0.5))
