@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fastapi import Depends, FastAPI
+from functools import cache
+
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
@@ -76,21 +78,29 @@ def operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def include_routes(app: FastAPI) -> None:
-    """Add every route of the front end."""
+@cache
+def _routes() -> list[BaseRoute]:
+    """Return the routes of every app of this process: FastAPI takes long to prepare them."""
+    routes = APIRouter()
     for part in OURS:
-        app.include_router(
+        routes.include_router(
             part.router,
             dependencies=[Depends(check_query)],
             responses=problems(422),
             generate_unique_id_function=operation_id,
         )
     for door in DOORS:
-        app.include_router(
+        routes.include_router(
             door.router,
             dependencies=[Depends(check_query)],
             generate_unique_id_function=operation_id,
         )
+    return routes.routes
+
+
+def include_routes(app: FastAPI) -> None:
+    """Add every route of the front end."""
+    app.router.routes.extend(_routes())
     app.state.error_forms = ErrorForms(
         {prefix: form for door in DOORS for prefix, form in door.error_forms.items()}
     )

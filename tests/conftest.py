@@ -143,7 +143,7 @@ def coarse() -> Iterator[None]:
     """Compile in a third of the time, for modules that ask what is computed and not how fast.
 
     Tests of models, layouts and workers all are. The demo's scores, one request of text and one
-    with an image a family of those held against diffusers, and `make demo` compile as users do.
+    with an image a family of those held against diffusers compile as users do.
     """
     from tests.coarse import compiled
 

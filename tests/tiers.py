@@ -47,6 +47,7 @@ CASES: Mapping[str, int] = {
     "deploy/k8s/test_restarts.py": 4,
     "models/flux/test_dtypes.py": 1,
     "models/sdxl/test_control_checkpoint.py": 3,
+    "models/test_activation_dtype.py": 1,
     "models/vae/test_tiled.py": 1,
     "models/wan/test_single_file.py": 2,
     "models/wan/test_vace_pipeline.py": 2,
@@ -54,18 +55,74 @@ CASES: Mapping[str, int] = {
     "models/weights/test_quantize.py": 2,
     "parallel": 1,
     "parity": 1,
+    "workers/building/test_command.py": 3,
     "workers/multihost/test_drawing.py": 100,
     "workers/multihost": 1,
     "workers/plan": 2,
 }
-"""Cases of each parametrized test that are in the gate, by file or folder; elsewhere all are."""
+"""Cases of each parametrized test that are in the gate, by file or folder, the first one that the
+file is in; elsewhere all are."""
+
+CASES_OF_TESTS: Mapping[str, Mapping[str, int]] = {
+    "models/adapters/test_banks.py": {
+        "test_a_single_row_is_changed_as_it_is_among_others": 2,
+        "test_each_row_is_changed_by_its_own_adapter": 1,
+    },
+    "models/demo/test_export.py": {
+        "test_diffusers_draws_what_the_prompt_names": 1,
+        "test_the_folder_is_what_the_program_writes": 1,
+    },
+    "models/flux/test_single_file.py": {
+        "test_8_bit_floats_without_scales_are_taken_as_they_are": 1,
+        "test_a_transformer_alone_takes_the_rest_from_its_base": 1,
+    },
+    "models/flux2/test_single_file.py": {
+        "test_a_transformer_alone_takes_the_rest_from_its_base": 1,
+    },
+    "models/ltx/test_sound.py": {
+        "test_every_tensor_of_the_published_vocoder_has_its_place": 1,
+        "test_full_size_sound_is_as_long_as_its_tokens": 1,
+    },
+    "models/ltx/test_upsampler_checkpoint.py": {"test_a_file_without_a_config": 1},
+    "models/nn/attention/test_kernels.py": {"test_all_keys": 6, "test_keys_that_do_not_count": 4},
+    "models/nn/kernels/test_int8_matmul.py": {"test_layers_by_layouts": 6},
+    "models/qwenimage/test_single_file.py": {
+        "test_a_transformer_alone_takes_the_rest_from_its_base": 1,
+    },
+    "models/sdxl/test_pipeline.py": {"test_a_picture_of_1024_by_a_mask": 1},
+    "models/test_registry.py": {"test_an_autoencoder_that_gives_no_numbers_is_refused": 2},
+    "models/wan/test_pipeline.py": {"test_a_published_clip_goes_through_every_program": 1},
+    "models/wan/test_single_file.py": {"test_a_transformer_alone_takes_the_rest_from_its_base": 1},
+    "models/wan/test_vace_pipeline.py": {"test_a_published_clip_goes_through_every_program": 1},
+    "models/weights/test_object_store.py": {
+        "test_peak_memory_is_the_model_and_what_is_on_its_way": 1,
+    },
+    "models/zimage/test_single_file.py": {
+        "test_a_transformer_alone_takes_the_rest_from_its_base": 1,
+    },
+    "workers/loading/test_together.py": {
+        "test_equal_weights_lie_once_and_draw_what_each_draws_alone": 1,
+    },
+    "workers/plan/test_adapters.py": {"test_banks_are_reckoned_and_nothing_else_changes": 1},
+    "workers/plan/test_eight_bit.py": {
+        "test_memory_has_half_of_the_blocks_more_or_half_of_them_less": 1,
+    },
+    "workers/programs/test_host_copies.py": {"test_they_come_back_as_they_were": 1},
+    "workers/programs/test_unstack.py": {"test_the_same_picture": 1},
+}
+"""The same for single tests, by file."""
 
 NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "bench/test_against.py": (),
     "bench/test_gpu.py": ("test_the_rehearsal_proves_a_demo_models_pixels",),
+    "bench/test_quality.py": (
+        "test_weights_in_files_draw_the_same_and_take_no_memory",
+        "test_what_is_left_out_shows",
+        "test_whole_networks_are_as_published",
+    ),
     "chaos/test_chaos.py": (),
-    "clients/test_aiperf.py": (),
     "clients/generated/test_typescript.py": (),
+    "clients/test_aiperf.py": (),
     "clients/test_litellm.py": (),
     "deploy/bench/engine/test_measure.py": (
         "test_rounds_with_adapters_take_turns_with_those_without",
@@ -91,6 +148,9 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "e2e/test_verify.py": (),
     "e2e/test_watching.py": (),
     "examples/test_safety_hook.py": ("test_images_are_classified",),
+    "families/test_prices.py": ("test_a_control_is_priced_by_what_it_computes",),
+    "families/test_progressive.py": ("test_sizes_may_share_the_steps_of_a_bucket",),
+    "families/test_token_buckets.py": ("test_hires_fix_goes_from_bucket_to_bucket",),
     "load/test_load.py": (),
     "models/demo/test_controls.py": (),
     "models/demo/test_edit.py": (),
@@ -102,37 +162,84 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
         "test_flux_reaches_the_bar",
     ),
     "models/demo/training": (),
-    "models/nn/attention/test_compiled.py": ("test_splash_compiles[TPU v5 lite]",),
+    "models/nn/attention/test_compiled.py": (
+        "test_splash_compiles[TPU v5 lite]",
+        "test_splash_compiles[TPU v5]",
+    ),
+    "models/nn/kernels/test_block_size_search.py": ("test_our_own_kernel_fills_the_matrix_units",),
+    "models/sdxl/test_deep_features.py": ("test_strips_are_cut_and_joined_around_what_is_kept",),
+    "models/test_activation_dtype.py": (
+        "test_weights_are_stored_small_and_used_in_full[sdxl]",
+        "test_activations_may_be_coarser_than_weights[sdxl]",
+    ),
+    "models/weights/test_object_store.py": ("test_the_pixels_are_the_folders",),
+    "models/weights/test_sharing.py": ("test_rounded_weights_are_shared_and_not_freed",),
     "packaging/test_wheel.py": ("test_the_demo_makes_an_image",),
     "parallel/test_adapters.py": (),
     "parallel/test_controls.py": (),
+    "parallel/test_elastic.py": ("test_few_have_the_whole_slice_and_many_a_part_of_it_each",),
     "parallel/test_planned_cache.py": (),
     "parallel/test_step_cache.py": (),
+    "parity/test_adapters_flux.py": (
+        "test_banks_without_adapters_change_no_bit",
+        "test_two_adapters_one_of_negative_scale",
+    ),
+    "parity/test_adapters_flux_tools.py": ("test_an_adapter_draws_what_diffusers_draws",),
+    "parity/test_adapters_sdxl.py": (
+        "test_banks_without_adapters_change_no_bit",
+        "test_image_to_image",
+        "test_two_adapters_of_several_pages",
+    ),
+    "parity/test_adapters_wan.py": (
+        "test_banks_without_adapters_change_no_bit",
+        "test_control_blocks_of_vace",
+        "test_image_to_video",
+        "test_two_adapters_of_several_pages",
+    ),
+    "parity/test_flux2.py": ("test_references",),
     "parity/test_hires.py": (),
     "parity/test_ltx_second_stage.py": (),
-    "parity/test_qwenimage_edit_plus.py": ("test_published_areas",),
+    "parity/test_qwenimage.py": ("test_padding_behind_captions_is_not_seen",),
+    "parity/test_qwenimage_edit.py": ("test_inpainting",),
+    "parity/test_qwenimage_edit_plus.py": (
+        "test_edits_of_one_image_and_of_three",
+        "test_published_areas",
+    ),
+    "parity/test_sdxl.py": ("test_the_plain_loop_over_whole_steps",),
     "parity/test_sdxl_controls.py": (
         "test_a_run_for_each_image_of_a_union_is_far",
         "test_images_of_a_union_beside_another_network",
     ),
+    "parity/test_sdxl_ip_adapter.py": ("test_beside_an_image",),
+    "parity/test_sdxl_refined.py": ("test_what_the_refiner_is_told_counts",),
     "parity/test_vae_tiling.py": (),
     "parity/test_wan.py": ("test_experts_on_the_host_make_the_same_clip_to_the_bit",),
+    "parity/test_wan_vace_conditions.py": (
+        "test_first_and_last_frame_with_the_rest_to_be_drawn",
+        "test_references_alone",
+    ),
+    "service/test_conformance.py": ("test_the_server_does_what_its_description_says[20]",),
     "skew/test_skew.py": (),
     "workers/building/test_command.py": ("test_described_chips_get_their_programs",),
     "workers/engine/test_engine_adapters.py": (),
     "workers/engine/test_engine_flux.py": (),
     "workers/engine/test_engine_wan.py": (),
+    "workers/multihost/test_auditions.py": (),
+    "workers/multihost/test_hires.py": (),
     "workers/multihost/test_processes.py": (
         "test_another_slice_goes_on_with_what_a_killed_or_starved_one_has_kept",
     ),
+    "workers/multihost/test_upscaling.py": (),
     "workers/plan/test_command.py": ("test_programs_are_really_compiled_for_tpus",),
+    "workers/plan/test_limits.py": ("test_products_and_norms_of_a_layer_of_wan",),
     "workers/pool/test_hires_process.py": (),
-    "workers/pool/test_upscaling_process.py": (),
-    "service/test_conformance.py": ("test_the_server_does_what_its_description_says[20]",),
-    "models/test_activation_dtype.py": (
-        "test_weights_are_stored_small_and_used_in_full[sdxl]",
-        "test_activations_may_be_coarser_than_weights[sdxl]",
+    "workers/pool/test_rollout.py": (),
+    "workers/pool/test_several.py": (),
+    "workers/pool/test_turns_process.py": (
+        "test_a_long_job_makes_way_and_goes_on",
+        "test_two_families_draw_by_turns_what_each_draws_alone",
     ),
+    "workers/pool/test_upscaling_process.py": (),
 }
 """Tests outside the gate, by file or folder below `tests`; empty: all tests in it."""
 
@@ -167,7 +274,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 SENSITIVITY = re.compile(r"fails?_by_far|_bites?$|is_told_apart")
 """Names of parity tests that show that a wrong model fails the others. The gate has those of
 `SENSITIVE`, and `tests.mutants` shows it for the whole gate."""
-SENSITIVE = ("parity/test_flux.py", "parity/test_sdxl_unet.py", "parity/test_wan.py")
+SENSITIVE = ("parity/test_flux.py",)
 
 
 def kinds_of(path: Path) -> Sequence[str]:
@@ -203,11 +310,17 @@ def mark(items: Iterable[pytest.Item]) -> None:
             item.add_marker("alone")
         if isinstance(item, pytest.Function):
             functions[path, item.originalname].append(item)
-    for (path, _), cases in functions.items():
-        counts = [count for place, count in CASES.items() if path.is_relative_to(place)]
+    for (path, name), cases in functions.items():
         cases = [item for item in cases if not item.get_closest_marker("nightly")]
-        for item in _beyond(cases, path.as_posix(), counts[0]) if counts and cases else ():
-            item.add_marker("nightly")
+        if cases and (count := _cases_of(path, name)):
+            for item in _beyond(cases, path.as_posix(), count):
+                item.add_marker("nightly")
+
+
+def _cases_of(path: Path, test: str) -> int | None:
+    """Return how many cases of a test the gate has; None: all."""
+    counts = [count for place, count in CASES.items() if path.is_relative_to(place)]
+    return CASES_OF_TESTS.get(path.as_posix(), {}).get(test, counts[0] if counts else None)
 
 
 def _is_below(path: Path, places: Iterable[str]) -> bool:

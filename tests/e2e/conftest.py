@@ -110,7 +110,7 @@ class Demo(System):
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     """One demo for all modules of the group `demo`. It ends as it should."""
-    running = Demo(tmp_path_factory.mktemp("demo"))
+    running = Demo(tmp_path_factory.mktemp("demo"), XLA_FLAGS=coarse.FLAGS)
     try:
         yield running
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from workers.programs.tracer import Tracer
 
 DEMO = Path(__file__).parents[2] / "models" / "demo"
 FEW = {"prompt": "a red circle", "seed": 1, "num_inference_steps": 5}
+Wishes = Sequence[dict[str, Any]]
+"""Fields of requests."""
 THRESHOLDING: dict[str, Any] = {"thresholding": True, "sample_max_value": 2.5}
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "ddim": [{}, {"eta": 0.7}, THRESHOLDING],
@@ -52,21 +54,27 @@ def abstract(source: Path, entry: Family) -> Pipeline:
     )
 
 
-def requests(pipeline: Pipeline, entry: Family) -> Iterator[dict[str, Any]]:
-    """Every scheduler and every preset with a negative prompt; the first of both without, and with
-    weights."""
-    spec = pipeline.spec
-    names = [name for name in spec.schedulers if name.islower()]
-    wishes = [
+def requests(pipeline: Pipeline, entry: Family, wishes: Wishes) -> Iterator[dict[str, Any]]:
+    """Each wish with a negative prompt; a request of defaults without; one with weights."""
+    for guidance, more in [(entry.unguided, {}), *product([entry.guided], wishes)]:
+        yield {**pipeline.spec.defaults, **FEW, **entry.beside_images, **guidance, **more}
+    weighted = {"prompt_syntax": "weighted", "prompt": "a (red:1.2) circle BREAK [star]"}
+    yield {**pipeline.spec.defaults, **FEW, **entry.beside_images, **entry.unguided, **weighted}
+
+
+def with_schedulers(pipeline: Pipeline) -> Wishes:
+    """Return a request's fields for each scheduler, and for each of its options."""
+    return [
         {"scheduler": {"name": name, **options}}
-        for name in names
+        for name in pipeline.spec.schedulers
+        if name.islower()
         for options in OPTIONS.get(name, [{}])
     ]
-    presets = [{"quality": name} for name in spec.quality_names]
-    for guidance, more in [(entry.unguided, {}), *product([entry.guided], wishes + presets)]:
-        yield {**spec.defaults, **FEW, **entry.beside_images, **guidance, **more}
-    weighted = {"prompt_syntax": "weighted", "prompt": "a (red:1.2) circle BREAK [star]"}
-    yield {**spec.defaults, **FEW, **entry.beside_images, **entry.unguided, **weighted}
+
+
+def with_presets(pipeline: Pipeline) -> Wishes:
+    """Return a request's fields for each preset."""
+    return [{"quality": name} for name in pipeline.spec.quality_names]
 
 
 def source_of(name: str, folder: Path) -> Path:
@@ -77,15 +85,28 @@ def source_of(name: str, folder: Path) -> Path:
     return DEMO / name if (DEMO / name).is_dir() else EVERY[name].least(folder)
 
 
-@pytest.mark.parametrize("name", [*EVERY, "experts"])
-def test_a_fresh_pipeline_traces_any_step_from_its_key(name: str, tmp_path: Path) -> None:
-    source, entry = source_of(name, tmp_path / name), EVERY["wan" if name == "experts" else name]
+def steps_traced(
+    name: str, folder: Path, wishes_of: Callable[[Pipeline], Wishes]
+) -> tuple[set[StepProgram], Pipeline]:
+    """Trace the steps of requests that another pipeline has prepared; return their keys."""
+    source, entry = source_of(name, folder / name), entry_of(name)
     first, fresh = abstract(source, entry), Tracer(abstract(source, entry), logical_layout())
     rows: dict[Hashable, Any] = {}
     programs: set[StepProgram] = set()
-    for fields in requests(first, entry):
+    for fields in requests(first, entry, wishes_of(first)):
         message = json.loads(json.dumps(outline(first.prepare(fields, entry.images))))
         programs |= traced(fresh, outlined(message), rows)
+    return programs, first
+
+
+def entry_of(name: str) -> Family:
+    return EVERY["wan" if name == "experts" else name]
+
+
+@pytest.mark.parametrize("name", [*EVERY, "experts"])
+def test_a_fresh_pipeline_traces_any_step_from_its_key(name: str, tmp_path: Path) -> None:
+    programs, first = steps_traced(name, tmp_path, with_presets)
+    entry = entry_of(name)
     assert {program.guided for program in programs} == {bool(entry.guided), False}
     assert {program.quant for program in programs} == {None, "w8a8", "w8a16"}
     caches = {None, "first-block", "teacache"} if entry.step_caches else {None}
@@ -93,6 +114,11 @@ def test_a_fresh_pipeline_traces_any_step_from_its_key(name: str, tmp_path: Path
     assert {program.cache for program in programs} == caches | calibrated
     networks = {"transformer", "transformer_2"} if name == "experts" else {*entry.components}
     assert {program.network for program in programs} == networks
+
+
+@pytest.mark.parametrize("name", [*EVERY, "experts"])
+def test_a_fresh_pipeline_traces_the_steps_of_each_scheduler(name: str, tmp_path: Path) -> None:
+    programs, first = steps_traced(name, tmp_path, with_schedulers)
     methods = {type(program.solver) for program in programs}
     if first.spec.family == "sdxl":
         assert methods == {one for one in SOLVERS if one.METHOD != "flow_match_euler"}

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-COLLECTING = "(collecting)"
-"""Name under which the time until the first test is counted."""
+COLLECTING, ENDING = "(collecting)", "(ending)"
+"""Names under which the time until the first test is counted, and what the end of a process's last
+test takes: fixtures of the session end then, and the systems that they have started."""
 
 
 def cpu_seconds() -> float:
@@ -32,6 +33,7 @@ class CpuTimes:
         self.config = config
         self.by_test: dict[str, float] = defaultdict(float)
         self._last = 0.0
+        self._is_last_test = False
 
     def pytest_collection_finish(self) -> None:
         """Count what was spent before the first test."""
@@ -43,17 +45,28 @@ class CpuTimes:
             output["cpu_s_collecting"] = self._last
 
     @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Iterator[None]:
+        """Note whether fixtures of the session end with this test."""
+        self._is_last_test = nextitem is None
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[Any]:
-        """Attach the time since the last report of this process."""
+        """Attach the time since the last report of this process, and what it belongs to."""
         report = yield
         now = cpu_seconds()
-        report.cpu_s, self._last = now - self._last, now
+        is_ending = self._is_last_test and report.when == "teardown"
+        report.cpu_s = {ENDING if is_ending else report.nodeid: now - self._last}
+        self._last = now
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Sum up; of workers' reports in the process that controls them."""
         if "workerinput" not in vars(self.config):
-            self.by_test[report.nodeid] += getattr(report, "cpu_s", 0.0)
+            for name, seconds in getattr(report, "cpu_s", {}).items():
+                self.by_test[name] += seconds
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:

@@ -15,6 +15,8 @@ from xdist.scheduler import LoadScopeScheduling
 from tests import tiers
 
 ROOT = Path(__file__).parents[1]
+MATRIX = "families/test_matrix.py"
+"""Its tests share what they collect."""
 
 
 class GroupScheduling(LoadScopeScheduling):
@@ -32,7 +34,7 @@ def group(nodeid: str) -> str:
     for shared, files in tiers.GROUPS.items():
         if path in files:
             return shared
-    return f"{path} {_family(name)}" if path.startswith("families/") else path
+    return f"{path} {_family(name)}" if path.startswith("families/") and path != MATRIX else path
 
 
 def _family(name: str) -> str:

@@ -205,7 +205,7 @@ async def test_an_idle_pool_sleeps_until_a_job_comes(
         await until(lambda: has_step(queue, long.id, 1))
         await queue.put_to_sleep("toys", Sleep(by="op", at=1.0))
         step = (await queue.get(long.id)).step  # type: ignore[union-attr]
-        await until(lambda: has_step(queue, long.id, step + 5 * 10**3))
+        await until(lambda: has_step(queue, long.id, step + 10**3))
         assert present(workers) == [here], "not while it has work"
         await queue.cancel(long.id)
         await until(lambda: asleep(queue, here))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from service.jobs.model.state_machine import ENDED, TRANSITIONS, Transition
@@ -26,8 +26,9 @@ ROOT = Path(__file__).resolve().parents[4]
 SCRIPTS = {path.stem: path.read_text() for path in Path(runner.__file__).parent.glob("*.lua")}
 IS_LONG = "LIVES" in os.environ
 HISTORIES = int(os.environ.get("LIVES", 100))
-ENOUGH = 100
-"""Histories in which every transition occurs that does not depend on time."""
+SEEDS = 10
+"""Searches at the most until every transition has occurred that does not depend on time: the order
+in which Redis and the test get the processor decides what a history comes to."""
 TRIES = 20
 """Of a history in which a deadline must not pass before a pool has the job, on a busy machine."""
 CALLS = 40
@@ -93,31 +94,42 @@ def server(redis_url: str) -> Iterator[Server]:
 
 @pytest.mark.timeout(900)  # beside others it waits for Redis most of the time
 def test_random_histories(server: Server) -> None:
+    for number in range(1, SEEDS + 1):
+        search(server, None if IS_LONG else number)
+        if not missing(server):
+            break
+    assert not missing(server), "these histories are poor"
+
+
+def search(server: Server, number: int | None) -> None:
+    """Try histories. A number makes them always the same ones, as far as the clock allows."""
+
     class Here(Lives):
         pass
 
     Here.server = server
     run_state_machine_as_test(
-        Here,
+        Here if number is None else seed(number)(Here),
         settings=settings(
             max_examples=HISTORIES,
             stateful_step_count=CALLS,
             deadline=None,
-            derandomize=not IS_LONG,
             phases=PHASES,
             database=None,
             suppress_health_check=list(HealthCheck),
         ),
     )
-    if HISTORIES >= ENOUGH:
-        timed = {"expire", "excuse"}
-        ways = {
-            (m.name, script) for m in TRANSITIONS if m.name not in timed for script in m.scripts
-        }
-        assert ways <= server.seen.keys(), "these histories are poor"
-        assert server.contradicted > HISTORIES // 4, "hardly a claim was ever in another's way"
-        corrected = {payer for what, payer in server.seen if what == "correct"}
-        assert corrected == {"tenant", "house", "lost"}, "the ledger was hardly ever corrected"
+
+
+def missing(server: Server) -> set[tuple[str, str]]:
+    """Return what has not occurred in any history."""
+    timed = {"expire", "excuse"}
+    ways = {(m.name, script) for m in TRANSITIONS if m.name not in timed for script in m.scripts}
+    corrected = {("correct", payer) for payer in ("tenant", "house", "lost")}
+    contradicted = (
+        {("claim", "in another's way")} if server.contradicted <= HISTORIES // 4 else set()
+    )
+    return ((ways | corrected) - server.seen.keys()) | contradicted
 
 
 WISH = {
