@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 import redis
@@ -22,7 +21,6 @@ from deploy.local.embedded_redis import embedded
 from service.jobs.queue import Queue
 from service.settings.queue import QueueSettings
 from tests import compile_cache, tiers
-from tests.gate.scheduler import GroupScheduling
 
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 """For layouts; read when JAX is first used, in whichever test that is."""
@@ -38,11 +36,6 @@ the tests; set here, where the first of these starts, to one that further runs r
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test by its tier."""
     tiers.mark(items)
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
-    """Keep the tests of a group together."""
-    return GroupScheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -6,6 +6,7 @@ import io
 import struct
 import zlib
 from collections.abc import Callable, Mapping
+from functools import cache
 
 import av
 import numpy as np
@@ -37,14 +38,22 @@ def within(png: bytes, *chunks: bytes) -> bytes:
     return png[:33] + b"".join(chunks) + png[33:]
 
 
-def text_bombs() -> dict[str, bytes]:
-    """Chunks of a PNG that unpack to 100 MB each."""
-    packed = zlib.compress(b"\0" * 100_000_000)
-    return {
-        "zTXt": png_chunk(b"zTXt", b"comment\0\0" + packed),
-        "iTXt": png_chunk(b"iTXt", b"comment\0\1\0\0\0" + packed),
-        "iCCP": png_chunk(b"iCCP", b"profile\0\0" + packed),
-    }
+TEXT_BOMBS = {
+    "zTXt": b"comment\0\0",
+    "iTXt": b"comment\0\1\0\0\0",
+    "iCCP": b"profile\0\0",
+}
+"""Chunks of a PNG whose content may be compressed, and what comes before it."""
+
+
+def text_bomb(kind: str) -> bytes:
+    """A chunk of a PNG that unpacks to 100 MB."""
+    return png_chunk(kind.encode(), TEXT_BOMBS[kind] + _packed())
+
+
+@cache
+def _packed() -> bytes:
+    return zlib.compress(b"\0" * 100_000_000)
 
 
 def animation(kind: str, frames: int) -> bytes:

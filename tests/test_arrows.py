@@ -7,7 +7,8 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -150,17 +151,20 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(source: str) -> Iterator[str]:
+@cache
+def imports(source: str) -> Sequence[str]:
     """Every module that a source imports, at its top or inside a function, as a dotted name.
 
     `from a import b` counts as `a.b`, since `b` may be a module.
     """
+    found: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative imports hide the arrows"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += (f"{node.module}.{alias.name}" for alias in node.names)
+    return found
 
 
 def is_in(name: str, packages: tuple[str, ...]) -> bool:

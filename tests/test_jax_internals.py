@@ -26,12 +26,16 @@ MESH_MAKERS = ("Mesh", "AbstractMesh", "make_mesh")
 
 def outside(source: str) -> list[str]:
     """What a source uses of JAX that belongs into the list: imported, or by its dotted name."""
+    if "jax" not in source:
+        return []
     dotted = [ast.unparse(n) for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Attribute)]
     return sorted({name for name in (*imports(source), *dotted) if is_in(name, UNSTABLE)})
 
 
 def meshes(source: str) -> list[str]:
     """Where a source makes a mesh of JAX's by itself."""
+    if not any(name in source for name in MESH_MAKERS):
+        return []
     calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     callees = (ast.unparse(call.func) for call in calls)
     return [

@@ -228,6 +228,8 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "workers/multihost/test_hires.py": (),
     "workers/multihost/test_processes.py": (
         "test_another_slice_goes_on_with_what_a_killed_or_starved_one_has_kept",
+        "test_followers_leave_a_leader_that_is_killed",
+        "test_no_process_outlives_its_slice_and_every_job_does[of four]",
     ),
     "workers/multihost/test_upscaling.py": (),
     "workers/plan/test_command.py": ("test_programs_are_really_compiled_for_tpus",),

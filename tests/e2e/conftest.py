@@ -13,9 +13,7 @@ from playwright.sync_api import Browser
 
 from tests import coarse
 from tests.e2e.browser import StandIns, a_browser, standins
-from tests.e2e.doors import END_S
 from tests.e2e.system import System
-from tests.parity.tiny import make_flux
 from tests.safety_hook import HookProcess, hook_process
 
 Start = Callable[..., System]
@@ -27,6 +25,8 @@ DEFAULTS = {"width": 64, "height": 64, "num_inference_steps": 4, "max_sequence_l
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Flux of random weights, in diffusers' layout; small images are its default."""
+    from tests.parity.tiny import make_flux  # torch: only where it is needed
+
     folder = make_flux(tmp_path_factory.mktemp("checkpoint") / "flux")
     (folder / "atelier.json").write_text(json.dumps({"defaults": DEFAULTS}))
     return folder
@@ -121,6 +121,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
 @pytest.fixture(scope="session")
 def http(demo: Demo) -> Iterator[httpx.Client]:
     """A client of the demo's models, without an address of its own for each of them."""
+    from tests.e2e.doors import END_S  # other clients' libraries
+
     with httpx.Client(base_url=demo.url, timeout=END_S, trust_env=False) as http:
         yield http
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.gate import budget, flaky, nightly
-from tests.gate.outcomes import Outcomes
+from tests.gate import budget, cpu_time, flaky, nightly, turns
+from tests.gate.outcomes import FILES, Outcomes
 from tests.gate.selection import MARKERS, ROOT, Selection, invocations
 
 HERE = ROOT.parent
@@ -27,6 +27,7 @@ MOST_RETRIES = 5
 """Failed tests that are retried. More than these are no flakes, and fail the run at once."""
 FAILED, NO_TESTS = 1, 5
 """Exit codes of pytest: tests failed; none were selected."""
+OPTIONS = ("-q", "-o", "console_output_style=classic")
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "PYTHONDONTWRITEBYTECODE": ""}
 PLUGINS = ("-p", "tests.gate.cpu_time", "-p", "tests.gate.outcomes")
 PLAIN = "addopts=-ra --strict-markers --strict-config"
@@ -44,29 +45,43 @@ class Results:
     cpu_s: dict[str, float] = field(default_factory=dict)
     """By test."""
 
+    def add(self, folder: Path) -> None:
+        """Add what test processes have written there."""
+        for file in sorted(folder.glob(FILES)):
+            found = Outcomes.read(file)
+            self.failed |= found.failed
+            self.broken += found.not_collected
+            self.passed += found.passed
+        for file in sorted(folder.glob(cpu_time.FILES)):
+            for test, seconds in budget.read_times(file).items():
+                self.cpu_s[test] = self.cpu_s.get(test, 0.0) + seconds
+
 
 def run(selection: Selection, results: Results, *more: str, folder: Path = HERE) -> None:
     """Run one invocation in a folder, and add what it found to the results."""
+    hook = () if selection.hook else ("-o", PLAIN)
     with TemporaryDirectory() as temporary:
-        outcomes, times = Path(temporary) / "outcomes.json", Path(temporary) / "cpu.json"
-        written = ["--outcomes", str(outcomes), "--cpu-times", str(times)]
-        arguments = selection.arguments(PLAIN, Path(temporary) / "files.txt")
-        code = pytest(*arguments, *PLUGINS, *written, *more, folder=folder)
-        if code not in (0, FAILED, NO_TESTS) or not outcomes.exists():
-            results.broken.append(f"pytest ended with exit code {code} ({selection.name})")
-        if outcomes.exists():
-            found = Outcomes.read(outcomes)
-            results.failed |= found.failed
-            results.broken += found.not_collected
-            results.passed += found.passed
-        for test, seconds in budget.read_times(times).items():
-            results.cpu_s[test] = results.cpu_s.get(test, 0.0) + seconds
+        shared = Path(temporary)
+        turns.write(shared, selection.groups)
+        options = (*hook, "-m", selection.marker, "-p", "tests.gate.turns", f"--turns={temporary}")
+        processes = [
+            pytest(*options, f"--process={number}", *more, written=shared, folder=folder)
+            for number in range(selection.processes)
+        ]
+        for number, process in enumerate(processes):
+            if process.wait() not in (0, FAILED, NO_TESTS):
+                results.broken.append(
+                    f"a test process ended with exit code {process.returncode} in "
+                    f"{turns.running(shared, number)} ({selection.name})"
+                )
+        results.add(shared)
 
 
-def pytest(*arguments: str, folder: Path = HERE) -> int:
-    """Run pytest in a process of its own, and return its exit code."""
-    command = [sys.executable, "-m", "pytest", *arguments]
-    return subprocess.run(command, cwd=folder, env=os.environ | ENVIRONMENT).returncode
+def pytest(*arguments: str, written: Path, folder: Path) -> subprocess.Popen[bytes]:
+    """Start pytest, which writes its outcomes and CPU times into a folder."""
+    command = (sys.executable, "-m", "pytest", *OPTIONS, *PLUGINS)
+    command += (f"--written={written}", *arguments)
+    return subprocess.Popen(command, cwd=folder, env=os.environ | ENVIRONMENT)
 
 
 def retry(results: Results, folder: Path = HERE) -> dict[str, str]:
@@ -77,8 +92,10 @@ def retry(results: Results, folder: Path = HERE) -> dict[str, str]:
     if results.broken or not 0 < len(results.failed) <= MOST_RETRIES:
         return {}
     again = Results()
-    run(Selection("again", 0, tuple(results.failed), "", hook=True), again, folder=folder)
-    results.broken += again.broken
+    with TemporaryDirectory() as written:
+        code = pytest(*results.failed, written=Path(written), folder=folder).wait()
+        again.add(Path(written))
+    results.broken += again.broken or ([] if code in (0, FAILED) else [f"pytest: exit code {code}"])
     passed = {test: error for test, error in results.failed.items() if test not in again.failed}
     results.failed = again.failed
     return passed
@@ -117,8 +134,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--shard", metavar="K/N", default="1/1", help="the K-th of N parts")
     chosen, further = parser.parse_known_args(arguments)
     if further:
-        parallel = ("--numprocesses", "2", "--dist", "loadscope", "--no-loadscope-reorder")
-        return pytest(*parallel, "-m", MARKERS[chosen.tier], *further)
+        options = ("--numprocesses", "2", "--dist", "loadfile", "-m", MARKERS[chosen.tier])
+        command = [sys.executable, "-m", "pytest", *options, *further]
+        return subprocess.run(command, cwd=HERE, env=os.environ | ENVIRONMENT).returncode
     return run_tier(chosen.tier, chosen.shard)
 
 

@@ -21,6 +21,7 @@ from zlib import crc32
 from tests import tiers
 from tests.gate import budget, flaky
 from tests.gate.__main__ import HERE, Results, run
+from tests.gate.groups import Group, in_groups
 from tests.gate.selection import COMPUTING, MARKERS, ROOT, Selection
 
 ROUNDS, BUSY_ROUNDS, LOOPS = 2, 3, 4
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--base", metavar="COMMIT")
     base = parser.parse_args(arguments).base or base_commit()
     files = changed_files(base)
-    chosen = [str(file) for file in sample(files, _git("rev-parse", "HEAD"))]
+    chosen = in_groups(sample(files, _git("rev-parse", "HEAD")))
     print(f"{len(chosen)} of {len(files)} test files that changed since {base[:12]}", flush=True)
     failed = repeat(chosen) if chosen else Counter()
     flaky.append({test: error for (test, error), rounds in failed.items() if rounds == 1})
@@ -88,10 +89,10 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if broken else 0
 
 
-def repeat(tests: Sequence[str], folder: Path = HERE) -> Counter[tuple[str, str]]:
+def repeat(groups: Sequence[Group], folder: Path = HERE) -> Counter[tuple[str, str]]:
     """Run tests in all rounds; return in how many of them each one failed, with its first error."""
     began, errors, rounds = time.monotonic(), dict[str, str](), Counter[str]()
-    selection = Selection("changed", COMPUTING, tuple(tests), MARKERS["test"], hook=True)
+    selection = Selection("changed", COMPUTING, groups, MARKERS["test"], hook=True)
     for loops in (0,) * ROUNDS + (LOOPS,) * BUSY_ROUNDS:
         if time.monotonic() - began < LIMIT_S:
             results = Results()

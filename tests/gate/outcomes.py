@@ -1,17 +1,19 @@
-"""Outcomes of a test run as a file, for the process that started it.
+"""Outcomes of a test process as a file, for the process that started it.
 
-A pytest plugin (`-p tests.gate.outcomes`): `--outcomes FILE` writes what failed, with the first
-lines of each failure, and whether anything failed before the tests ran.
+A pytest plugin (`-p tests.gate.outcomes`): in the folder of `--written` it says what failed, with
+the first lines of each failure, and whether anything failed before the tests ran.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
 
+FILES = "outcomes-*.json"
 LINES = 3
 """Of each error."""
 
@@ -28,7 +30,7 @@ class Outcomes:
 
     @classmethod
     def read(cls, path: Path) -> Outcomes:
-        """Read what a run has written. Raises: FileNotFoundError: it did not end."""
+        """Read what a process has written at its end."""
         return cls(**json.loads(path.read_text()))
 
 
@@ -64,10 +66,10 @@ class Recorder:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--outcomes", metavar="FILE", help="JSON file: failed tests and their errors")
+    parser.addoption("--written", metavar="FOLDER", help="folder for outcomes and CPU times")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    path = config.getoption("outcomes")
-    if path and "workerinput" not in vars(config):
-        config.pluginmanager.register(Recorder(Path(path)), "outcomes")
+    if folder := config.getoption("written"):
+        path = Path(folder) / FILES.replace("*", str(os.getpid()))
+        config.pluginmanager.register(Recorder(path), "outcomes")

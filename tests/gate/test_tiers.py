@@ -9,7 +9,7 @@ import pytest
 
 from tests import tiers
 from tests.gate import budget, flaky
-from tests.gate.scheduler import group
+from tests.gate.groups import family_of, in_groups
 
 FILES = [
     *chain(*tiers.KINDS.values()),
@@ -42,20 +42,22 @@ def test_few_flaky_tests_are_open() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodeid", "expected"),
+    ("test", "family"),
     [
-        ("tests/service/test_keys.py::test_it[flux]", "service/test_keys.py"),
-        (
-            "tests/families/test_company.py::test_it[bfloat16-flux2]",
-            "families/test_company.py flux2",
-        ),
-        (
-            "tests/families/test_drawing.py::test_it[flux-fill-ring 4]",
-            "families/test_drawing.py flux",
-        ),
-        ("tests/families/test_full_size.py::test_it[wan2.1-14b]", "families/test_full_size.py wan"),
-        ("tests/families/test_suite.py::test_it", "families/test_suite.py "),
+        ("test_it[bfloat16-flux2]", "flux2"),
+        ("test_it[flux-fill-ring 4]", "flux"),
+        ("test_it[wan2.1-14b]", "wan"),
+        ("test_it", ""),
     ],
 )
-def test_a_family_is_a_group_of_its_own(nodeid: str, expected: str) -> None:
-    assert group(nodeid) == expected
+def test_a_family_is_a_group_of_its_own(test: str, family: str) -> None:
+    assert family_of(test) == family
+
+
+def test_each_test_is_in_one_group() -> None:
+    files = [tiers.ROOT / name for name in ("families/test_company.py", "service/test_keys.py")]
+    shared = [tiers.ROOT / file for file in tiers.GROUPS["demo"]]
+    groups = in_groups([*files, *shared])
+    for name in ("test_it[bfloat16-flux2]", "test_it"):
+        assert [group.has(name) for group in groups if len(group.files) == 1].count(True) == 2
+    assert [len(group.files) for group in groups if group.family is None] == [3, 1]

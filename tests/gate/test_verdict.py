@@ -8,6 +8,7 @@ import pytest
 
 from tests.gate import changed
 from tests.gate.__main__ import HERE, MOST_RETRIES, Results, retry, run, verdict
+from tests.gate.groups import Group
 from tests.gate.selection import Selection
 
 FLAKY = """
@@ -42,8 +43,8 @@ def outcome(folder: Path, **files: str) -> tuple[Results, dict[str, str]]:
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)
     results = Results()
-    tests = tuple(f"{name}.py" for name in files)
-    run(Selection("tests", 0, tests, "", hook=True), results, folder=folder)
+    groups = [Group((f"{name}.py",)) for name in files]
+    run(Selection("tests", 1, groups, "", hook=True), results, folder=folder)
     return results, retry(results, folder)
 
 
@@ -75,6 +76,13 @@ def test_a_file_that_cannot_be_imported_fails_the_gate(folder: Path) -> None:
     assert verdict(results, retried) == 1
 
 
+def test_a_test_that_kills_its_process_fails_the_gate_and_nothing_else(folder: Path) -> None:
+    killing = "import os, signal\ndef test_it():\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    results, retried = outcome(folder, test_killing=killing, test_flaky=FLAKY)
+    (broken,) = results.broken
+    assert "exit code -9 in test_killing.py::test_it" in broken and not retried
+
+
 def test_cpu_time_is_counted_by_test(folder: Path) -> None:
     busy = """
 from time import process_time
@@ -94,7 +102,7 @@ def test_failures_are_counted_by_round(folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(changed, "LOOPS", 0)
     (folder / "test_broken.py").write_text(BROKEN)
     (folder / "test_flaky.py").write_text(FLAKY)
-    failed = changed.repeat(["test_broken.py", "test_flaky.py"], folder)
+    failed = changed.repeat([Group(("test_broken.py",)), Group(("test_flaky.py",))], folder)
     rounds = {test: count for (test, _), count in failed.items()}
     assert rounds == {
         "test_broken.py::test_fails": 2,

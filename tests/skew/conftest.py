@@ -11,7 +11,6 @@ import pytest
 from redis.asyncio import Redis
 
 from service.auth.api_keys import ApiKeys
-from tests.parity.tiny import make_flux
 from tests.skew import last_release
 from tests.skew.installation import Installation, Version
 
@@ -38,6 +37,8 @@ def installation(
     tmp_path_factory: pytest.TempPathFactory, old: Version, new: Version
 ) -> Iterator[Installation]:
     """Front ends of both versions; pools come and go."""
+    from tests.parity.tiny import make_flux  # torch: only where it is needed
+
     folder = tmp_path_factory.mktemp("skew")
     checkpoint = make_flux(
         folder / "checkpoint", transformer={"num_layers": 1, "num_single_layers": 1}

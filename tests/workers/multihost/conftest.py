@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.families import covering
+DRAWING = Path(__file__).with_name("test_drawing.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the nightly cases."""
-    for item in covering.nightly(item for item in items if item.path.name == "test_drawing.py"):
+    if not (drawing := [item for item in items if item.path == DRAWING]):
+        return
+    from tests.families import covering  # JAX: only where it is needed
+
+    for item in covering.nightly(drawing):
         item.add_marker("nightly")

@@ -126,45 +126,54 @@ async def assert_drawn(store: Store, job: Job, expected: list[np.ndarray]) -> No
         assert_same(picture, wanted)
 
 
+@pytest.mark.parametrize(
+    ("killed", "hosts", "mesh"), [(1, 2, TWO), (2, 4, FOUR)], ids=["of two", "of four"]
+)
 async def test_no_process_outlives_its_slice_and_every_job_does(
-    queue: Queue, start: Start, state_dir: Path, flux_folder: Path
+    killed: int,
+    hosts: int,
+    mesh: str,
+    queue: Queue,
+    start: Start,
+    state_dir: Path,
+    flux_folder: Path,
 ) -> None:
+    """Who leaves because another is gone has an exit code of its own, or JAX's."""
     store = Store(str(state_dir / "outputs"))
     expected = drawn(flux_folder, REQUEST)
-
-    # Who leaves because another is gone has an exit code of its own, or JAX's.
-    four = start(settings(flux_folder, REQUEST, FOUR), 4, 1)
-    await four.ready()
-    with held(four.config, MORE):
+    slice_ = start(settings(flux_folder, REQUEST, mesh), hosts, 4 // hosts)
+    await slice_.ready()
+    with held(slice_.config, MORE):
         job = await put(queue, REQUEST)
         await in_mid_step(queue, job)
-        four.send(2, signal.SIGKILL)
-    assert all(await four.exit_codes(LEAVE_S)), four.said
+        slice_.send(killed, signal.SIGKILL)
+    assert all(await slice_.exit_codes(LEAVE_S)), slice_.said
     job = await lapsed(queue, job)
     assert len(job.deaths) == 1
-
-    two = start(settings(flux_folder, REQUEST, TWO))
-    await two.ready()
-    job = await ended(queue, job)
-    assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2), two.said
-    await assert_drawn(store, job, expected)
-    with held(two.config, MORE):
-        other = await put(queue, REQUEST)
-        await in_mid_step(queue, other)
-        two.send(0, signal.SIGKILL)
-    assert all(await two.exit_codes(LEAVE_S)), two.said
-    other = await lapsed(queue, other)
 
     fresh = start(settings(flux_folder, REQUEST, TWO))
     with held(fresh.config, STEPS // 2):
         await fresh.ready()
-        await in_mid_step(queue, other)
+        await in_mid_step(queue, job)
         fresh.send(1, signal.SIGTERM)
-    other = await ended(queue, other)
+    job = await ended(queue, job)
     assert await fresh.exit_codes(LEAVE_S) == [0, 0], fresh.said
-    assert (other.state, other.attempts) == (JobState.SUCCEEDED, 2)
-    await assert_drawn(store, other, expected)
+    assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2)
+    await assert_drawn(store, job, expected)
     assert not (await queue.models())[POOL].pools
+
+
+async def test_followers_leave_a_leader_that_is_killed(
+    queue: Queue, start: Start, flux_folder: Path
+) -> None:
+    two = start(settings(flux_folder, REQUEST, TWO))
+    await two.ready()
+    with held(two.config, MORE):
+        job = await put(queue, REQUEST)
+        await in_mid_step(queue, job)
+        two.send(0, signal.SIGKILL)
+    assert all(await two.exit_codes(LEAVE_S)), two.said
+    assert len((await lapsed(queue, job)).deaths) == 1
 
 
 @pytest.mark.timeout(900)  # three slices start, one after the other

@@ -1,0 +1,110 @@
+"""Test processes that take groups of tests by turns. A pytest plugin (`-p tests.gate.turns`).
+
+`--turns FOLDER` names a folder with `groups.json`, which all processes of a run share: whoever is
+free claims the next group, by making a file. A process imports the test files of its own groups
+alone, where processes of pytest-xdist import all of them; if one is killed, the others go on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tests.gate.groups import Group
+
+GROUPS, CLAIM, RUNNING = "groups.json", "claimed-{}", "running-{}"
+"""Files of the folder: all groups; one for each that is taken; one for each process, with the test
+that it runs."""
+
+
+def write(folder: Path, groups: Sequence[Group]) -> None:
+    """Write the groups of a run."""
+    (folder / GROUPS).write_text(json.dumps([asdict(group) for group in groups]))
+
+
+def read(folder: Path) -> list[Group]:
+    """Read the groups of a run."""
+    return [
+        Group(tuple(one["files"]), one["family"])
+        for one in json.loads((folder / GROUPS).read_text())
+    ]
+
+
+def running(folder: Path, process: int) -> str:
+    """Return the test that a process ran last."""
+    path = folder / RUNNING.format(process)
+    return path.read_text() if path.exists() else "its first test"
+
+
+class Turns:
+    """The plugin of one process."""
+
+    def __init__(self, folder: Path, process: int) -> None:
+        self._folder = folder
+        self._running = folder / RUNNING.format(process)
+        self._groups = read(folder)
+        self._modules: dict[str, pytest.Collector] = {}
+        self._items: dict[str, Sequence[pytest.Item]] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        """Find the test files, without importing them."""
+        files = dict.fromkeys(file for group in self._groups for file in group.files)
+        for module in session.perform_collect([*files], genitems=False):
+            assert isinstance(module, pytest.Collector)
+            folder = session.config.invocation_params.dir
+            self._modules[str(module.path.relative_to(folder))] = module
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run the tests of each group that this process claims."""
+        items = self._claimed(session)
+        item = next(items, None)
+        while item is not None:
+            following = next(items, None)
+            session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
+            item = following
+        return True
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Say which test runs, for the case that it kills the process."""
+        self._running.write_text(nodeid)
+
+    def _claimed(self, session: pytest.Session) -> Iterator[pytest.Item]:
+        for number, group in enumerate(self._groups):
+            try:
+                (self._folder / CLAIM.format(number)).touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            for file in group.files:
+                yield from (item for item in self._tests(session, file) if group.has(item.name))
+
+    def _tests(self, session: pytest.Session, file: str) -> Sequence[pytest.Item]:
+        """Return the chosen tests of a file, which is imported at the first call."""
+        if file not in self._items:
+            items = [*session.genitems(self._modules[file])]
+            session.config.hook.pytest_collection_modifyitems(
+                session=session, config=session.config, items=items
+            )
+            self._items[file] = items
+            session.testscollected += len(items)
+        return self._items[file]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--turns", metavar="FOLDER", help="folder that the test processes share")
+    parser.addoption("--process", type=int, default=0, help="number of this test process")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if folder := config.getoption("turns"):
+        config.pluginmanager.register(Turns(Path(folder), config.getoption("process")), "turns")
