@@ -248,6 +248,8 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
 
 COMPUTING = ("bench", "families", "models", "parallel", "parity", "workers")
 """Folders whose tests compute in their own process, rather than wait for others."""
+NETWORKS = ("models", "parity")
+"""Those of them in which the gate checks the shapes of networks; `make test-all` does in all."""
 
 ALONE: Mapping[str, tuple[str, ...]] = {}
 """Tests that run after all others, one at a time, by file below `tests`; empty: all tests in it."""

@@ -1,9 +1,9 @@
 """Run a tier of the tests: `python -m tests.gate [check|test|all] [--shard K/N]`.
 
-The tests run in three invocations of pytest: those that compute, those that mostly wait for other
-processes, and those marked `alone`. A failed test runs again once, alone; what fails twice fails
-the run. Whatever follows the tier's name is passed to pytest in one invocation, without retries:
-`python -m tests.gate test tests/service -k queue`.
+The tests run in four invocations: those of networks, those that compute otherwise, those that
+mostly wait for other processes, and those marked `alone`. A failed test runs again once, alone;
+what fails twice fails the run. Whatever follows the tier's name is passed to pytest in one
+invocation, without retries: `python -m tests.gate test tests/service -k queue`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OPTIONS = ("-q", "-o", "console_output_style=classic")
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "PYTHONDONTWRITEBYTECODE": ""}
 PLUGINS = ("-p", "tests.gate.cpu_time", "-p", "tests.gate.outcomes")
 PLAIN = "addopts=-ra --strict-markers --strict-config"
-"""pytest's options without jaxtyping's import hook, which costs a tenth of the time."""
+"""pytest's options without jaxtyping's import hook."""
 
 
 @dataclass
