@@ -17,6 +17,7 @@ EMITTERS_ALONE = (0, 11, 1)
 
 OPTIONS: dict[str, int | bool] = {
     "xla_backend_optimization_level": 0,
+    "xla_cpu_parallel_codegen_split_count": 1,
     "xla_llvm_disable_expensive_passes": True,
     **({EMITTERS: False} if Version(version("jaxlib")).release < EMITTERS_ALONE else {}),
 }

@@ -63,30 +63,37 @@ class Turns:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run the tests of each group that this process claims."""
-        items = self._claimed(session)
-        item = next(items, None)
-        while item is not None:
-            following = next(items, None)
-            session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            if session.shouldfail:
-                raise session.Failed(session.shouldfail)
-            if session.shouldstop:
-                raise session.Interrupted(session.shouldstop)
-            item = following
+        groups = self._claimed(session)
+        items, is_shared = next(groups, ([], False))
+        while items:
+            following: tuple[Sequence[pytest.Item], bool] = ([], False)
+            for item, after in zip(items, (*items[1:], None), strict=True):
+                if after is None:
+                    following = next(groups, following)
+                    # Fixtures of the session end with a group that shares one of them.
+                    after = None if is_shared else next(iter(following[0]), None)
+                session.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+                if session.shouldfail:
+                    raise session.Failed(session.shouldfail)
+                if session.shouldstop:
+                    raise session.Interrupted(session.shouldstop)
+            items, is_shared = following
         return True
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Say which test runs, for the case that it kills the process."""
         self._running.write_text(nodeid)
 
-    def _claimed(self, session: pytest.Session) -> Iterator[pytest.Item]:
+    def _claimed(self, session: pytest.Session) -> Iterator[tuple[Sequence[pytest.Item], bool]]:
+        """Yield the tests of claimed groups, and whether they share a fixture of the session."""
         for number, group in enumerate(self._groups):
             try:
                 (self._folder / CLAIM.format(number)).touch(exist_ok=False)
             except FileExistsError:
                 continue
-            for file in group.files:
-                yield from (item for item in self._tests(session, file) if group.has(item.name))
+            tests = [item for file in group.files for item in self._tests(session, file)]
+            if items := [item for item in tests if group.has(item.name)]:
+                yield items, len(group.files) > 1
 
     def _tests(self, session: pytest.Session, file: str) -> Sequence[pytest.Item]:
         """Return the chosen tests of a file, which is imported at the first call."""
@@ -96,6 +103,7 @@ class Turns:
                 session=session, config=session.config, items=items
             )
             self._items[file] = items
+            session.items += items
             session.testscollected += len(items)
         return self._items[file]
 
