@@ -18,6 +18,8 @@ TENANTS = {"acme": 3.0, "bolt": 1.0, "coop": 1.0}
 """By name: the weight of each."""
 MOST_STEPS = 1000
 """Of one image: a second or two, enough to be met in the middle."""
+STORM = 20
+"""Orders of a storm."""
 LONG_S, SHORT_S = 3600.0, 2.0
 """Deadlines: one that everybody meets, one that few do."""
 
@@ -94,11 +96,34 @@ class Order:
 
 def make(seed: int, span_s: float, count: int) -> tuple[Order, ...]:
     """So many orders within that time, by time: half of them at once, so that pools have something
-    to do from then on. Two of three carry an idempotency key."""
+    to do from then on. Two of three carry an idempotency key. Besides, for each `STORM` of them, a
+    storm of as many that are stopped as soon as they are accepted."""
     random = Random(f"orders {seed}")
     later = sorted(round(random.uniform(0, span_s), 3) for _ in range(count // 2))
     times = [0.0] * (count - count // 2) + later
-    return tuple(_order(random, number, at_s) for number, at_s in enumerate(times))
+    placed = [_order(random, number, at_s) for number, at_s in enumerate(times)]
+    for _ in range(count // STORM):
+        placed += _storm(random, len(placed), round(random.uniform(0, span_s), 3))
+    return tuple(placed)
+
+
+def _storm(random: Random, first: int, at_s: float) -> list[Order]:
+    """A tenant's jobs that fill a pool each, stopped before or as they begin."""
+    tenant = random.choice(sorted(TENANTS))
+    return [
+        Order(
+            number=first + place,
+            at_s=at_s,
+            tenant=tenant,
+            request="longest",
+            priority="high",
+            deadline_s=None,
+            key=None,
+            repeats=0,
+            then=random.choice((Then.CANCELS, Then.DELETES)),
+        )
+        for place in range(STORM)
+    ]
 
 
 def _order(random: Random, number: int, at_s: float) -> Order:

@@ -42,3 +42,11 @@ def test_orders_are_of_all_kinds() -> None:
     assert {order.then for order in placed} == set(orders.Then)
     assert {order.at_once for order in placed if order.repeats} == {False, True}
     assert all(order.key or not order.repeats for order in placed)
+
+
+def test_storms_are_stopped_at_once() -> None:
+    placed = orders.make(4, 60, 3 * orders.STORM)
+    assert [order.number for order in placed] == [*range(6 * orders.STORM)]
+    storms = placed[3 * orders.STORM :]
+    assert len({order.at_s for order in storms}) == 3
+    assert {order.then for order in storms} == {orders.Then.CANCELS, orders.Then.DELETES}

@@ -58,6 +58,7 @@ async def at_work(
         pool.stop_now()
         pipeline.gate.open()
         await asyncio.wait_for(task, DEADLINE_S)
+        assert pool._capacity.is_whole, "a job that has left holds a slot"
     finally:
         pipeline.gate.open()
         pipeline.compile_gate.set()

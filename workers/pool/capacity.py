@@ -36,6 +36,11 @@ class Capacity:
         in_bounds = not self._suspects and self._jobs < JOBS_A_SLOT * self._slots
         return in_bounds and self._pictures >= self._slots
 
+    @property
+    def is_whole(self) -> bool:
+        """True while nobody has a slot, as it is where no job runs."""
+        return not (self._pictures or self._jobs or self._suspects)
+
     async def wait(self) -> int:
         """Wait for capacity; return for how many images."""
         while self.free <= 0:

@@ -33,6 +33,8 @@ from workers.pool.snapshots import Snapshots
 from workers.pool.usage import Bill
 from workers.retry import Patience, until_reached
 
+DROPPED = "dropped"
+"""Outcome of a job that is no longer ours."""
 LOOK_EVERY_S = 0.1
 """Interval at which a draining pool looks whether its jobs still end in time."""
 
@@ -68,7 +70,7 @@ class RunningJobs:
         budget = Budget(settings.snapshot_share)
         self._snapshot_store = SnapshotStore(engine, queue, store, budget, self._patience)
         self.leases = Leases(queue, lease_s, self.drop)
-        self._tasks: dict[JobRunner, asyncio.Task[None]] = {}
+        self._tasks: dict[JobRunner, asyncio.Task[str]] = {}
         self._owing: set[JobRunner] = set()
         """Jobs that have left while programs are compiled on their account, which nobody can
         stop."""
@@ -107,7 +109,9 @@ class RunningJobs:
             self._marking, self._check, self._receipts, self._made_by,
         )  # fmt: skip
         self.leases.hold(claim, bill)
-        self._tasks[work] = asyncio.create_task(self._see_through(work), name=job.id)
+        self._tasks[work] = task = asyncio.create_task(self._see_through(work), name=job.id)
+        # Not by a `finally` of the task: one that is canceled before its first step runs none.
+        task.add_done_callback(partial(self._let_go, work))
         metrics.claims.labels(job.model).inc()
         job_spans.waited(claim)
 
@@ -126,7 +130,7 @@ class RunningJobs:
                 task.cancel()
                 self._snapshot_store.spawn(self._clear_up(work, task))
 
-    async def _clear_up(self, work: JobRunner, task: asyncio.Task[None]) -> None:
+    async def _clear_up(self, work: JobRunner, task: asyncio.Task[str]) -> None:
         note(**work.claim.job.log_fields)
         try:
             await asyncio.wait([task])
@@ -205,7 +209,7 @@ class RunningJobs:
         await asyncio.gather(*(self._give_back(work, task) for work, task in held))
         await self._snapshot_store.stop()
 
-    async def _give_back(self, work: JobRunner, task: asyncio.Task[None]) -> None:
+    async def _give_back(self, work: JobRunner, task: asyncio.Task[str]) -> None:
         await cancel(task)
         await self._release(work.claim, work.bill.spent)
 
@@ -214,8 +218,9 @@ class RunningJobs:
             if await until_reached(partial(self._queue.release, claim, spent=spent)):
                 log.info("job %s was given back", claim.job.id)
 
-    async def _see_through(self, work: JobRunner) -> None:
-        job, outcome = work.claim.job, "dropped"
+    async def _see_through(self, work: JobRunner) -> str:
+        """Work on a job; return its state afterwards."""
+        job, outcome = work.claim.job, DROPPED
         note(**job.log_fields)
         hide_prompts(job.request)
         with job_spans.attempt(work.claim) as work.span:
@@ -225,9 +230,14 @@ class RunningJobs:
             finally:
                 log.info("job %s left: %s", job.id, outcome)
                 work.span.set({job_spans.OUTCOME: outcome})
-                self._let_go(work, outcome)
+        return outcome
 
-    def _let_go(self, work: JobRunner, outcome: str) -> None:
+    def _let_go(self, work: JobRunner, task: asyncio.Task[str]) -> None:
+        """Free what a job holds, however its task has ended, before anybody who waits for that."""
+        error = None if task.cancelled() else task.exception()
+        if error:
+            log.error("job %s ended by an error", work.claim.job.id, exc_info=error)
+        outcome = DROPPED if error or task.cancelled() else task.result()
         self.leases.drop(work.claim)
         work.places.leave()
         del self._tasks[work]

@@ -266,10 +266,16 @@ class Worker:
         await cancel(*tasks)
 
     async def _register(self) -> None:
+        self._check_capacity()
         away_s, asleep = self._turns.away_s(self.model), self._turns.is_asleep
         facts = replace(self._cost_reporter.facts, away_s=away_s, asleep=asleep)
         await self._queue.register(self.name, self._spec, ready=self._is_ready, facts=facts)
         metrics.tally.expect([self._spec.name], await self._tenants.classes())
+
+    def _check_capacity(self) -> None:
+        """Raises: RuntimeError: slots are taken while no job runs; nothing would free them."""
+        if self._is_ready and not self.jobs and not self._capacity.is_whole:
+            raise RuntimeError("slots are taken while no job runs; the pool has to start again")
 
     async def _announce(self) -> None:
         try:

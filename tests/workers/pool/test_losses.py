@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from deploy.local.embedded_redis import embedded
 from models.parallel.axis_rules import Layout
 from service.jobs.model.job import Job, JobState, Usage
-from service.jobs.queue import Queue
+from service.jobs.queue import Claim, Queue
 from service.jobs.redis import keys
 from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
@@ -369,3 +369,41 @@ async def test_a_pool_that_leaves_while_redis_is_away_has_not_died(
         await front_end.close()
     assert running.state == JobState.RUNNING
     assert (job.state, job.deaths, job.attempts) == (JobState.QUEUED, [], 0)
+
+
+async def test_a_job_that_is_canceled_before_its_first_step_leaves_its_slots(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    """The event loop hears of it between the claim and the first step of the job's task."""
+    async with at_work(pipeline, layout, queue, store, slots=2) as (pool, _):
+        await until(lambda: pool.is_ready)
+        running, canceled = pool._running, list[str]()
+        take = running.take
+
+        def take_and_drop(claim: Claim) -> None:
+            take(claim)
+            running.drop_job(claim.job.id)
+            canceled.append(claim.job.id)
+
+        running.take = take_and_drop  # type: ignore[method-assign]
+        jobs = [toy_job(num_images=2) for _ in range(3)]
+        for job in jobs:
+            await queue.put(job)
+            await until(lambda job=job: job.id in canceled and not pool.jobs)
+            await queue.cancel(job.id)
+            assert pool._capacity.is_whole and not running.leases._held
+        running.take = take  # type: ignore[method-assign]
+        await queue.put(last := toy_job(num_images=2))
+        assert (await ended(queue, last)).state == JobState.SUCCEEDED
+
+
+async def test_a_pool_that_has_lost_slots_ends(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    """Whatever has lost them: it counts as ready no more, and is started again."""
+    with pytest.raises(RuntimeError, match="slots are taken while no job runs"):
+        async with at_work(pipeline, layout, queue, store, lease_s=0.3) as (pool, task):
+            await until(lambda: pool.is_ready)
+            pool._capacity.enter(1)
+            await until(task.done)
+            assert await status(queue) == (0, False)
