@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,6 +25,8 @@ from tests import compile_cache, tiers
 
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 """For layouts; read when JAX is first used, in whichever test that is."""
+redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
+"""It reads the package's metadata from the disk, and is called for each of many connections."""
 os.environ["OMP_NUM_THREADS"] = "1"
 """Torch's and NumPy's: on networks this small threads only wait for each other."""
 PATIENCE_S = 60

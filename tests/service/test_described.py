@@ -21,7 +21,7 @@ EXAMPLES = "#/components/examples/"
 @cache
 def described() -> Document:
     """Return the document that the code describes."""
-    return yaml.safe_load(as_yaml())
+    return yaml.load(as_yaml(), yaml.CSafeLoader)
 
 
 def operations(document: Document) -> Iterator[tuple[str, Document]]:

@@ -139,23 +139,23 @@ class ToyPipeline:
         sigmas = np.linspace(1, 0, count + 1, dtype=np.float32)
         second = fields["second_phase"] or fields["phase"]
         random = np.random.RandomState(fields["seed"] % 2**31 + 1)
-        phases = [fields["phase"] if 2 * i < count else second for i in range(count)]
-        noises = [
-            {"noise": random.randn(*shape).astype(np.float32)} if phase == "noisy" else {}
-            for phase in phases
-        ]
+        phases = [fields["phase"]] * ((count + 1) // 2) + [second] * (count // 2)
+        programs = {phase: StepProgram(phase) for phase in {*phases}}
+        guidance, well, poisoned = map(np.float32, (fields["guidance_scale"], 0, np.nan))
         return tuple(
             Step(
-                StepProgram(phases[i]),
+                programs[phase],
                 {
-                    "sigma": sigmas[i],
-                    "sigma_next": sigmas[i + 1],
-                    "guidance": np.float32(fields["guidance_scale"]),
-                    "poison": np.float32(np.nan if i == fields["nan_at"] else 0),
-                    **noises[i],
+                    "sigma": sigma,
+                    "sigma_next": sigma_next,
+                    "guidance": guidance,
+                    "poison": poisoned if i == fields["nan_at"] else well,
+                    **({"noise": _noise(random, shape)} if phase == "noisy" else {}),
                 },
             )
-            for i in range(count)
+            for i, (phase, sigma, sigma_next) in enumerate(
+                zip(phases, sigmas[:-1], sigmas[1:], strict=True)
+            )
         )
 
     def encode(self, weights: PyTree, inputs: Mapping[str, jax.Array]) -> PyTree:
@@ -223,6 +223,10 @@ class ToyPipeline:
 
     def preview(self, weights: PyTree, row: PyTree) -> jax.Array:
         return self.decode(weights, row)[..., ::8, ::8, :]
+
+
+def _noise(random: np.random.RandomState, shape: tuple[int, ...]) -> np.ndarray:
+    return random.randn(*shape).astype(np.float32)
 
 
 def reference(

@@ -216,7 +216,7 @@ def _tokens_for_places(k8s: Path) -> None:
 def _rendered(folder: Path) -> Iterator[Object]:
     """Yield what kustomize makes of a folder, without what is read by kustomize alone."""
     text = subprocess.run([*renderer(), str(folder)], check=True, capture_output=True, text=True)
-    objects = [*yaml.safe_load_all(text.stdout)]
+    objects = [*yaml.load_all(text.stdout, yaml.CSafeLoader)]
     for name in _hashed(objects):
         objects = json.loads(json.dumps(objects).replace(f'"{name}"', f'"{name[:-11]}"'))
     for one in objects:

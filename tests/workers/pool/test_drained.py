@@ -13,7 +13,7 @@ from tests.workers.polling import until
 from tests.workers.toy import ToyPipeline
 
 DRAIN = Pause(by="op", at=1.0, drains=True)
-ENDLESS = 1_000_000
+ENDLESS = 200_000
 """Steps of a job that does not end by itself here."""
 
 

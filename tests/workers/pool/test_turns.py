@@ -27,7 +27,7 @@ from workers.pool.process import run_all
 from workers.pool.turns import LOOK_EVERY_S, AllPresent, ModelTurns, next_model
 from workers.pool.worker import Worker
 
-ENDLESS = 1_000_000
+ENDLESS = 200_000
 """Steps of a job that does not end by itself here."""
 NAMES = ("one", "other")
 LEASE_S = 0.6
