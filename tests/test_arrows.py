@@ -38,7 +38,7 @@ FLOORS: dict[str, dict[str, str]] = {
         "schemas": "settings tracing jobs errors",
         "auth": FRONT_END,
         "metrics": FRONT_END,
-        "http": f"{FRONT_END} metrics",
+        "http": f"{FRONT_END} metrics recipes",
         "validation": FRONT_END,
         "safety": f"{FRONT_END} http",
         "webhooks": f"{FRONT_END} auth http",

@@ -28,7 +28,7 @@ _PIECE = re.compile(r"\\[()\[\]\\]?|[()\[\]]|[^()\[\]\\]+")
 _SPECIAL = re.compile(r"[()\[\]\\]")
 _BREAK = re.compile(r"(?<!\w)BREAK(?!\w)")
 _AND = re.compile(r"(?<!\w)AND(?!\w)")
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)")
 
 
 class Part(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -12,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.batches.endpoint import BatchEndpoint
 from service.errors.handlers import field_errors
-from service.errors.problems import FieldError, Invalid, Problem
+from service.errors.problems import FieldError, Invalid, Malformed, Problem
+from service.http.json_reader import parse_object
 from service.jobs.model.batch import LineError
 from service.jobs.storage.object_store import Store
 from service.settings.batches import BatchSettings
@@ -53,26 +53,19 @@ class BatchError(Exception):
 
 
 def parse_line(data: bytes) -> BatchLine:
-    """Read a line. Raises: Invalid."""
+    """Read a line. Raises: Invalid, Malformed."""
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        raise _no_object() from None
-    if not isinstance(found, dict):
-        raise _no_object()
-    try:
-        return BatchLine.model_validate(found)
+        return BatchLine.model_validate(parse_object(data, "line"))
+    except Malformed as error:
+        raise Malformed(error.detail, code="invalid_json_line") from None
     except ValidationError as error:
         raise Invalid(field_errors(error.errors(include_input=False, include_url=False))) from None
 
 
-def _no_object() -> Invalid:
-    return Invalid([], code="invalid_json_line")
-
-
 async def read_line(store: Store, key: str, place: LinePlace) -> BatchLine:
     """Read a line that was checked before. Raises: StoreError."""
-    return parse_line(await store.get_range(key, place.start, place.end))
+    data = await store.get_range(key, place.start, place.end)
+    return await asyncio.to_thread(parse_line, data)
 
 
 @dataclass
@@ -128,7 +121,7 @@ class LineCheck:
         self.places.append(place)
 
     def _parsed(self, data: bytes) -> BatchLine:
-        """Raises: Invalid."""
+        """Raises: Invalid, Malformed."""
         if len(data) > self.settings.max_line_bytes:
             raise self._too_long()
         return parse_line(data)
@@ -149,8 +142,7 @@ class LineCheck:
 
     def _add(self, problem: Problem) -> None:
         param = problem.errors[0].field if problem.errors else None
-        said = problem.detail or "the line is no JSON object"
-        error = LineError(code=problem.code, message=said, line=self._line, param=param)
+        error = LineError(code=problem.code, message=problem.detail, line=self._line, param=param)
         self.errors.append(error)
 
     def _check_bounds(self, rest: bytes) -> None:

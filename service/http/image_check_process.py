@@ -24,11 +24,13 @@ from PIL import Image
 from models.spec.image_files import ImageFileError, check, mask_of_alpha
 from models.spec.video_files import VideoBounds
 from models.spec.video_files import check as check_video
+from service.http.file_texts import parameters_in, recipe_in
 from service.http.masked_files import paste, prepare, unpacked
 from service.http.pixel_comparison import compare
 
 LENGTH_BYTES = 8
 CHECK, MASK, PREPARE, PASTE, VIDEO, COMPARE = b"c", b"m", b"p", b"j", b"v", b"d"
+PARAMETERS, RECIPE = b"t", b"r"
 """Letters of what may be wanted."""
 LONG = (VIDEO, COMPARE)
 """Checks that have the processor time of a video."""
@@ -96,6 +98,8 @@ WANTED: Mapping[bytes, Callable[[bytes, int], dict[str, Any]]] = {
     PASTE: paste,
     VIDEO: video_of,
     COMPARE: compare,
+    PARAMETERS: parameters_in,
+    RECIPE: recipe_in,
 }
 
 

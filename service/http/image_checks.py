@@ -31,6 +31,7 @@ from service.settings.settings import Settings
 LENGTH_BYTES = 8
 """Width of the length prefix that the child reads."""
 CHECK, MASK, PREPARE, PASTE, VIDEO, COMPARE = b"c", b"m", b"p", b"j", b"v", b"d"
+PARAMETERS, RECIPE = b"t", b"r"
 """Letters behind it: what the child does with a file."""
 LONG = (VIDEO, COMPARE)
 """Checks that have the processor time of a video."""
@@ -93,6 +94,22 @@ class ImageChecks:
         """Return what one or two files of images or videos show. Raises: ImageFileError."""
         data = await asyncio.to_thread(to_compare, files, self._clip_pixels)
         return Comparison.of(await self._answer(data, tenant, COMPARE))
+
+    async def parameters(self, data: bytes, tenant: str) -> tuple[str, dict[str, str]]:
+        """Return AUTOMATIC1111's text in an image file, empty if there is none, and what it says.
+
+        Raises: ImageFileError.
+        """
+        answer = await self._answer(data, tenant, PARAMETERS)
+        return answer["text"], answer["parameters"]
+
+    async def recipe(self, packet: bytes, tenant: str) -> str | None:
+        """Return the text of the recipe in an XMP packet; None: it has none.
+
+        Raises: ImageFileError.
+        """
+        text: str | None = (await self._answer(packet, tenant, RECIPE))["recipe"]
+        return text
 
     async def _answer(self, data: bytes, tenant: str, wanted: bytes) -> dict[str, Any]:
         """Return what a child makes of a file. Raises: ImageFileError."""

@@ -22,6 +22,8 @@ MAX_PLAIN_BYTES = 2**20
 """Maximum size of everything but long texts."""
 LONG_TEXT_BYTES = 2**17
 """Length from which a text is stored separately; longer than any prompt."""
+PIECE_BYTES = 2**16
+"""Size of the pieces that a whole text is read in: between two of them other threads run."""
 
 _TOKEN = re.compile(rb'"[^"\\]{0,1000}+"|["\[\]{},]|[^"\[\]{},:\s]++')
 """A short text without escapes, the beginning of any other, a bracket, a comma, or a word."""
@@ -31,9 +33,14 @@ _CONTROLS = bytes(range(32))
 
 
 class JsonReader:
-    """Incremental reader of one JSON object."""
+    """Incremental reader of one JSON object.
 
-    def __init__(self) -> None:
+    Args:
+        of: what it is read of, in messages.
+    """
+
+    def __init__(self, of: str = "body") -> None:
+        self._of = of
         self._plain = bytearray()
         """The document, with NaN for each long text: nobody else may write that."""
         self._long: list[str] = []
@@ -59,7 +66,9 @@ class JsonReader:
         while at < len(data):
             at = self._read_text(data, at) if self._text else self._read_tokens(data, at)
         if len(self._plain) > MAX_PLAIN_BYTES:
-            raise Malformed(f"the body has more than {MAX_PLAIN_BYTES} bytes beside its images")
+            raise Malformed(
+                f"the {self._of} has more than {MAX_PLAIN_BYTES} bytes beside its images"
+            )
 
     def _read_tokens(self, data: bytes, start: int) -> int:
         """Scan tokens up to where a text begins, or to the end; return that position."""
@@ -75,7 +84,7 @@ class JsonReader:
                 self._text = _Text()
                 return token.end()
             if first not in b'[]{},"':
-                _check_word(token[0])
+                self._check_word(token[0])
                 if token.end() == len(data):  # goes on, perhaps, in the next piece
                     self._tokens -= 1
                     self._plain += data[start : token.start()]
@@ -86,8 +95,8 @@ class JsonReader:
 
     def _too_much(self) -> Malformed:
         if self._depth > MAX_DEPTH:
-            return Malformed(f"the body is nested deeper than {MAX_DEPTH} levels")
-        return Malformed(f"the body has more than {MAX_TOKENS} names, values and commas")
+            return Malformed(f"the {self._of} is nested deeper than {MAX_DEPTH} levels")
+        return Malformed(f"the {self._of} has more than {MAX_TOKENS} names, values and commas")
 
     def _read_text(self, data: bytes, start: int) -> int:
         """Scan a text up to where it ends, or to the end of the data; return that position."""
@@ -101,7 +110,7 @@ class JsonReader:
             self._close(self._text)
             return end + 1
         if len(data) - end >= _ESCAPE_BYTES:
-            raise Malformed("the body is no valid JSON: an escape in a text is none of JSON's")
+            raise self._invalid("an escape in a text is none of JSON's")
         self._rest = data[end:]
         return len(data)
 
@@ -116,7 +125,7 @@ class JsonReader:
     def finish(self) -> dict[str, Any]:
         """The object. Repeated keys and NaN are refused. Raises: Malformed."""
         if self._text:
-            raise Malformed("the body is no valid JSON: it ends inside of a text")
+            raise self._invalid("it ends inside of a text")
         long = iter(self._long)
         try:
             value = json.loads(
@@ -125,10 +134,20 @@ class JsonReader:
                 parse_constant=lambda name: _next_long(long, name),
             )
         except ValueError as error:
-            raise Malformed(f"the body is no valid JSON: {_where(error)}") from None
+            raise self._invalid(_where(error)) from None
         if not isinstance(value, dict):
-            raise Malformed('the body must be a JSON object, such as {"prompt": "a cat"}')
+            raise Malformed(f'the {self._of} must be a JSON object, such as {{"prompt": "a cat"}}')
         return value
+
+    def _check_word(self, word: bytes) -> None:
+        """Raises: Malformed: it is no number and none of the three words."""
+        if len(word) > MAX_NUMBER_CHARS:
+            raise self._invalid("a number has too many digits")
+        if word[:1] in b"NI" or word[:2] == b"-I":
+            raise self._invalid("NaN and Infinity are no numbers there")
+
+    def _invalid(self, why: str) -> Malformed:
+        return Malformed(f"the {self._of} is no valid JSON: {why}")
 
 
 class _Text:
@@ -165,19 +184,29 @@ def _unescaped(piece: bytes) -> bytes:
     return piece
 
 
-def parse_object(body: bytes) -> dict[str, Any]:
-    """A JSON object from one piece. Raises: Malformed."""
-    reader = JsonReader()
-    reader.feed(body)
+def parse_object(data: bytes, of: str = "body") -> dict[str, Any]:
+    """Return the JSON object that the data is. Takes long for megabytes: call it in a thread.
+
+    Args:
+        of: what it is read of, in messages.
+
+    Raises: Malformed.
+    """
+    reader = JsonReader(of)
+    for start in range(0, len(data), PIECE_BYTES):
+        reader.feed(data[start : start + PIECE_BYTES])
     return reader.finish()
 
 
-def _check_word(word: bytes) -> None:
-    """Raises: Malformed: it is no number and none of the three words."""
-    if len(word) > MAX_NUMBER_CHARS:
-        raise Malformed("the body is no valid JSON: a number has too many digits")
-    if word[:1] in b"NI" or word[:2] == b"-I":
-        raise Malformed("the body is no valid JSON: NaN and Infinity are no numbers there")
+def parse_value(text: str) -> Any:
+    """Return the JSON value that a short text is. Raises: ValueError: it is none."""
+    try:
+        found = parse_object(b'{"value":%s}' % text.encode())
+    except (Malformed, UnicodeEncodeError):
+        raise ValueError("no value in JSON") from None
+    if len(found) > 1:
+        raise ValueError("more than one value")
+    return found["value"]
 
 
 def _where(error: ValueError) -> str:

@@ -70,14 +70,25 @@ def find(data: bytes, name: str) -> str | None:
 
     Raises: ValueError: there is a packet, and it cannot be read.
     """
+    found = packet_in(data)
+    return None if found is None else property_of(found, name)
+
+
+def packet_in(data: bytes) -> bytes | None:
+    """Return the packet in a file; None: it has none. Raises: ValueError: it is too long."""
     start = data.find(_BEGIN)
     end = data.find(_END, start)
     if start < 0 or end < 0:
         return None
     if end - start > MAX_BYTES:
         raise ValueError(f"its XMP packet has more than {MAX_BYTES} bytes")
+    return data[start : end + len(_END)]
+
+
+def property_of(packet: bytes, name: str) -> str | None:
+    """Return a property of ours in a packet; None: it has none. Raises: ValueError."""
     try:
-        root = ElementTree.fromstring(data[start : end + len(_END)])
+        root = ElementTree.fromstring(packet)
     except ElementTree.ParseError as error:
         raise ValueError(f"its XMP packet is damaged: {error}") from None
     key = f"{{{OURS}}}{name}"

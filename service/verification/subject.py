@@ -11,11 +11,13 @@ from typing import Any
 
 from models.spec.image_files import ImageFileError
 from models.spec.request_images import image_values, with_images
+from service.errors.problems import Malformed
 from service.front_end.front_end import FrontEnd
 from service.http.inflight_limits import Hold
+from service.http.json_reader import parse_object
 from service.jobs.model.job import Job, MadeBy, Output
 from service.jobs.storage.errors import NotStored
-from service.recipes.files import BrokenRecipe, read_recipe
+from service.recipes import xmp
 from service.recipes.recipe import Recipe, repeatable
 from service.responses.render import output_of
 from service.schemas.verify import VerifyRequest
@@ -52,7 +54,7 @@ async def of_file(front: FrontEnd, data: bytes, client: str) -> Subject:
 
     Raises: CannotTell: it has no recipe, or one without prompts or input images, or cannot be read.
     """
-    recipe = await asyncio.to_thread(_recipe, data)
+    recipe = await _recipe(front, data, client)
     if recipe is None:
         raise CannotTell(NO_RECIPE)
     if "prompt" not in recipe.request:
@@ -75,15 +77,22 @@ async def of_file(front: FrontEnd, data: bytes, client: str) -> Subject:
     return Subject(recipe, recipe.frame or 0, digest, shown.pixels_sha256, read)
 
 
-def _recipe(data: bytes) -> Recipe | None:
-    """Raises: CannotTell."""
+async def _recipe(front: FrontEnd, data: bytes, client: str) -> Recipe | None:
+    """Return the recipe in a file; None: it has none. Raises: CannotTell."""
     try:
-        recipe = read_recipe(data)
-    except BrokenRecipe as error:
-        raise CannotTell(str(error)) from None
+        packet = await asyncio.to_thread(xmp.packet_in, data)
+        text = await front.images.recipe(packet, client) if packet else None
+        recipe = await asyncio.to_thread(_parsed, text) if text else None
+    except (ImageFileError, Malformed, ValueError) as error:
+        raise CannotTell(f"the file's recipe cannot be read: {error}") from None
     if recipe and recipe.recipe != FORM:
         raise CannotTell(f"its recipe is of version {recipe.recipe}, and {FORM} is read here")
     return recipe
+
+
+def _parsed(text: str) -> Recipe:
+    """Raises: Malformed, ValueError."""
+    return Recipe.model_validate(parse_object(text.encode(), "recipe"))
 
 
 async def of_job(front: FrontEnd, tenant: str, asked: VerifyRequest, hold: Hold) -> Subject:
@@ -99,7 +108,7 @@ async def of_job(front: FrontEnd, tenant: str, asked: VerifyRequest, hold: Hold)
     job = await front.job(asked.job, tenant)
     output = output_of(job, asked.output)
     hold.add(output.bytes)
-    in_file = await asyncio.to_thread(_recipe, await front.outputs.read(output))
+    in_file = await _recipe(front, await front.outputs.read(output), hold.client)
     request = with_images(job.request, await _images(front, job, hold))
     each = len(job.outputs) // job.images
     return Subject(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from fastapi import Request
 
 from service.http.form_parts import MemoryPart
 from service.http.inflight_limits import Hold
+from service.http.json_reader import parse_value
 from service.http.multipart import read_form
 from service.schemas.request import GenerateRequest
 
@@ -113,8 +113,8 @@ def typed(name: str, text: str) -> Any:
     if name in _TEXTS:
         return text
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_value(text)
+    except ValueError:
         return text
 
 

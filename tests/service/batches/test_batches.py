@@ -146,6 +146,8 @@ async def test_a_failed_job_is_a_failed_line(client: AsyncOpenAI, pool: StandIn)
         (b"{", "invalid_json_line", None),
         (b"[" * 100_000, "invalid_json_line", None),
         (b"[1]", "invalid_json_line", None),
+        (b'{"custom_id": "a", "custom_id": "b"}', "invalid_json_line", None),
+        (b'{"body": [' + b"1," * 40_000 + b"1]}", "invalid_json_line", None),
         (jsonl(line(1) | {"url": "/v1/other"}), "mismatched_endpoint", "url"),
         (jsonl(line(1) | {"custom_id": "cat-0"}), "duplicate_custom_id", "custom_id"),
         (jsonl(line(1) | {"method": "GET"}), "invalid_request", "method"),

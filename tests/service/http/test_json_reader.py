@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors.problems import Malformed
-from service.http.json_reader import LONG_TEXT_BYTES, JsonReader, parse_object
+from service.http.json_reader import LONG_TEXT_BYTES, JsonReader, parse_object, parse_value
 
 IMAGE = "data:image/png;base64," + "A+/=" * LONG_TEXT_BYTES
 VALUES: Any = st.recursive(
@@ -71,3 +71,23 @@ def test_what_is_refused(body: bytes, size: int) -> None:
 
 def test_ten_thousand_numbers_are_fine() -> None:
     assert len(parse_object(json.dumps({"sigmas": [0.5] * 10_000}).encode())["sigmas"]) == 10_000
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1", 1), (" 1.5 ", 1.5), ("true", True), ("[1, 2]", [1, 2]), ('"a"', "a")]
+)
+def test_a_value_is_read(text: str, value: Any) -> None:
+    assert parse_value(text) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "a cat", "1 2", "1}", '1, "other": 2', '1, "value": 2', "NaN", "[" * 100_000),
+        *("[" + "1," * 40_000 + "1]", "9" * 5_000, "\ud800"),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_what_is_no_value(text: str) -> None:
+    with pytest.raises(ValueError, match="value"):
+        parse_value(text)

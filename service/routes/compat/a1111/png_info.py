@@ -11,8 +11,6 @@ from models.spec.image_files import ImageFileError
 from service.admission.request_images import from_base64
 from service.errors.problems import FieldError, Invalid
 from service.http.negotiation import JSON
-from service.recipes.files import read_parameters
-from service.recipes.parameters import parse_parameters
 from service.routes.compat import documents
 from service.routes.compat.a1111.bodies import A1111Error
 from service.routes.compat.a1111.router import ByKey, router
@@ -70,16 +68,15 @@ async def sdapi_png_info(call: ByKey) -> A1111FileInfo:
     """Read the parameters in an image file."""
     async with entry(call) as entering:
         asked = await entering.json(A1111PngInfo)
-        text = await _parameters(call, asked.image) or ""
+        text, parameters = await _parameters(call, asked.image)
     items = {"parameters": text} if text else {}
-    return A1111FileInfo(info=text, items=items, parameters=parse_parameters(text) if text else {})
+    return A1111FileInfo(info=text, items=items, parameters=parameters)
 
 
-async def _parameters(call: Call, image: str) -> str | None:
-    """Text of a file that has been decoded in a process of its own. Raises: Invalid."""
+async def _parameters(call: Call, image: str) -> tuple[str, dict[str, str]]:
+    """Return the text in a file, and what it says. Raises: Invalid."""
     try:
         data = await asyncio.to_thread(from_base64, image)
-        await call.front.images.check(data, call.client)
+        return await call.front.images.parameters(data, call.client)
     except ImageFileError as error:
         raise Invalid([FieldError("image", str(error))]) from error
-    return await asyncio.to_thread(read_parameters, data)

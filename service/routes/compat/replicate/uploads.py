@@ -18,9 +18,10 @@ from typing import Any
 
 from fastapi import Response
 
-from service.errors.problems import FieldError, Invalid
+from service.errors.problems import FieldError, Invalid, Malformed
 from service.http.form_parts import MemoryPart, Part
 from service.http.inflight_limits import HeldResponse, Hold
+from service.http.json_reader import parse_object
 from service.http.negotiation import JSON
 from service.routes.compat.call import Call
 from service.routes.compat.forms import HeldPart, in_base64
@@ -54,12 +55,10 @@ class Upload:
         if not self.metadata.is_there:
             return {}
         try:
-            found = json.loads(self.metadata.text())
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise Invalid([FieldError("metadata", "must be an object in JSON")])
-        return found
+            return parse_object(self.metadata.text().encode(), "text")
+        except Malformed as error:
+            said = f"must be an object in JSON: {error.detail}"
+            raise Invalid([FieldError("metadata", said)]) from None
 
     async def answer(self) -> Response:
         """Return the file as the client reads it. Raises: Problem: too much is held, too."""

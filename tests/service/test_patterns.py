@@ -1,0 +1,99 @@
+"""Regular expressions that meet clients' text: each takes time that is linear in it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZE = 2**20
+LIMIT_S = 10.0
+"""Processor time for a megabyte: the slowest one takes a second, a quadratic one takes hours."""
+WORST: Mapping[str, tuple[str, ...]] = {
+    "models.spec.prompt_syntax:_AND": ("AND", "a", " AND"),
+    "models.spec.prompt_syntax:_BREAK": ("BREAK", "a", " BREAK"),
+    "models.spec.prompt_syntax:_NUMBER": ("1", "1.", "+", "."),
+    "models.spec.prompt_syntax:_PIECE": ("a", "(", "\\"),
+    "models.spec.prompt_syntax:_SPECIAL": ("a", "("),
+    "service.auth.allowed_hosts:_HOST": ("a", "[", ":", "1"),
+    "service.errors.did_you_mean:_CASE": ("a", "aA", "-"),
+    "service.http.json_reader:_TEXT": ("a", "\\", "\\u", '"'),
+    "service.http.json_reader:_TOKEN": ("a", '"', '"a', "[", ","),
+    "service.http.ranges:_ONE": ("bytes=", "1", "-"),
+    "service.http.request_ids:_WELL_FORMED": ("a", "/"),
+    "service.http.timestamps:_FORMAT": ("1", "2026-01-01T00:00:00.", "2026-01-01T00:00:00.1"),
+    "service.recipes.parameters:_PAIR": ("a", "a ", "a:", 'a:"', 'a:"\\"', "a: b, ", "\\"),
+    "service.recipes.parameters:_SIZE": ("1", "1x", "x"),
+    "service.routes.admin:DAY": ("1", "1-"),
+    "service.routes.compat.a1111.prompts:_TAG": ("<", "<a:", "<a:b", "a"),
+    "service.routes.compat.mcp.tools:JOB": ("job_", "a", "job_1/"),
+    "service.routes.compat.openai.batch_bodies:WINDOW": ("1", "24h", "h"),
+    "service.routes.compat.openai.sizes:_SIZE": ("1", "1x", "x"),
+    "service.schemas.request_parts:_BAD_CHARACTER": ("a", "\x00"),
+    "service.settings.tenants:NAME": ("a", "."),
+    "service.tracing.spans:_CURRENT": ("0", "00-", "-"),
+    "service.validation.ineffective_fields:_LORA_TAG": ("<", "<lora:", "<lora:a"),
+}
+"""Patterns by their modules and names, and what is repeated to try them."""
+OURS = {
+    "service.jobs.scripts.composition": "our own scripts",
+    "service.jobs.storage.object_store": "our own keys",
+}
+"""Modules whose patterns meet no text of clients."""
+
+
+def patterns() -> set[str]:
+    """Return the names of compiled patterns in modules that a front end loads."""
+    found = set()
+    for folder in (ROOT / "service", ROOT / "models" / "spec"):
+        for path in folder.rglob("*.py"):
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            for node in ast.parse(path.read_text("utf-8")).body:
+                if isinstance(node, ast.Assign) and _compiles(node.value) and module not in OURS:
+                    found |= {f"{module}:{ast.unparse(target)}" for target in node.targets}
+    return found
+
+
+def _compiles(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile"
+
+
+def test_every_pattern_is_tried() -> None:
+    assert patterns() == WORST.keys()
+
+
+@pytest.mark.parametrize("name", WORST)
+def test_a_megabyte_takes_linear_time(name: str) -> None:
+    module, _, attribute = name.partition(":")
+    pattern: re.Pattern[Any] = getattr(import_module(module), attribute)
+    for repeated in WORST[name]:
+        text = (repeated * SIZE)[:SIZE]
+        for end in ("", "!"):
+            data = text + end if isinstance(pattern.pattern, str) else (text + end).encode()
+            for use in uses(module, attribute, pattern):
+                began = time.thread_time()
+                use(data)
+                assert time.thread_time() - began < LIMIT_S, (repeated, end, use)
+
+
+def uses(
+    module: str, attribute: str, pattern: re.Pattern[Any]
+) -> Sequence[Callable[[Any], object]]:
+    """Return the methods of a pattern that are called on clients' text."""
+    own = ROOT / f"{module.replace('.', '/')}.py"
+    files = [own] if attribute.startswith("_") else [*(ROOT / "service").rglob("*.py")]
+    calls = rf"\b{attribute}\.(fullmatch|match|search|split|findall|finditer|sub)\("
+    names = {name for file in files for name in re.findall(calls, file.read_text("utf-8"))}
+    assert names, "it is not used by its name"
+    every: Mapping[str, Callable[[Any], object]] = {
+        "finditer": lambda data: [*pattern.finditer(data)],
+        "sub": lambda data: pattern.sub(data[:0], data),
+    }
+    return [every.get(name) or getattr(pattern, name) for name in sorted(names)]
