@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from zlib import crc32
 
+from deploy.local.processes import dies_with_parent
 from tests import tiers
 from tests.gate import budget, flaky
 from tests.gate.__main__ import HERE, Results, run
@@ -64,7 +65,10 @@ def sample(files: Sequence[Path], commit: str) -> list[Path]:
 @contextmanager
 def busy(loops: int) -> Iterator[None]:
     """Keep all cores busy meanwhile."""
-    processes = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(loops)]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", BUSY], preexec_fn=dies_with_parent())
+        for _ in range(loops)
+    ]
     try:
         yield
     finally:
