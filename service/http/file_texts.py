@@ -1,6 +1,6 @@
-"""Texts in image files of clients: how an image was made, by whoever wrote it.
+"""Generation parameters in clients' files: AUTOMATIC1111's text, and the recipe of an XMP packet.
 
-Runs in the child that checks files: reading and parsing take as long as a file wants.
+Runs in the child process that checks files, because a hostile file is slow to read and parse.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ MAX_TEXT_BYTES = 2**16
 
 
 def parameters_in(data: bytes, max_pixels: int) -> dict[str, Any]:
-    """Return the `text` by AUTOMATIC1111 in an image file, and the `parameters` in it.
+    """Return AUTOMATIC1111's `text` in an image file, and the `parameters` parsed from it.
 
     Raises: ImageFileError: it is no image, or the text is too long.
     """
     check(data, max_pixels)
-    # Takes a while, which children without such a file are spared.
+    # Imported late: most children never read such a file.
     from service.recipes.files import read_parameters
     from service.recipes.parameters import parse_parameters
 

@@ -37,6 +37,8 @@ LONG = (VIDEO, COMPARE)
 """Checks that have the processor time of a video."""
 ANSWER_BYTES = 2**16
 """Maximum size of an answer beside images."""
+TEXTS_BYTES = 2**20
+"""Maximum size of an answer of texts: 64 KiB and its parameters, six letters for each byte."""
 LETTERS_A_PIXEL = 6
 """Maximum letters of an answer a pixel: an image of three bytes in base64, and masks."""
 PROGRAM = Path(__file__).with_name("image_check_process.py")
@@ -56,7 +58,7 @@ class ImageChecks:
         limits, count = settings.limits, settings.server.image_processes
         self._image_cpu_s, self._video_cpu_s = limits.image_cpu_s, limits.video_cpu_s
         self._clip_pixels = limits.max_clip_pixels
-        self._answer_bytes = ANSWER_BYTES + LETTERS_A_PIXEL * limits.max_image_pixels
+        self._answer_bytes = TEXTS_BYTES + LETTERS_A_PIXEL * limits.max_image_pixels
         bounds = (limits.max_image_pixels, limits.image_cpu_s, limits.video_cpu_s)
         self._arguments = tuple(map(str, bounds))
         self.places = FairLimiter(count, max(1, count - 1) if has_tenants else count)
@@ -96,7 +98,7 @@ class ImageChecks:
         return Comparison.of(await self._answer(data, tenant, COMPARE))
 
     async def parameters(self, data: bytes, tenant: str) -> tuple[str, dict[str, str]]:
-        """Return AUTOMATIC1111's text in an image file, empty if there is none, and what it says.
+        """Return AUTOMATIC1111's text in an image file (empty: none), and its parameters.
 
         Raises: ImageFileError.
         """

@@ -36,7 +36,7 @@ class JsonReader:
     """Incremental reader of one JSON object.
 
     Args:
-        of: what it is read of, in messages.
+        of: name of the JSON's source in error messages.
     """
 
     def __init__(self, of: str = "body") -> None:
@@ -188,7 +188,7 @@ def parse_object(data: bytes, of: str = "body") -> dict[str, Any]:
     """Return the JSON object that the data is. Takes long for megabytes: call it in a thread.
 
     Args:
-        of: what it is read of, in messages.
+        of: name of the JSON's source in error messages.
 
     Raises: Malformed.
     """

@@ -1,8 +1,8 @@
 """Test processes that take groups of tests by turns. A pytest plugin (`-p tests.gate.turns`).
 
-`--turns FOLDER` names a folder with `groups.json`, which all processes of a run share: whoever is
-free claims the next group, by making a file. A process imports the test files of its own groups
-alone, where processes of pytest-xdist import all of them; if one is killed, the others go on.
+All processes of a run share the folder of `--turns` and its `groups.json`. A process that is free
+claims the next group by creating a file. It imports the test files of its own groups only, whereas
+processes of pytest-xdist import all test files. If a process is killed, the others go on.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ ROOT = Path(service.__file__).parent
 OURS = {
     "client.py": "a server's events",
     "http/image_checks.py": "a child's answer",
-    "http/json_reader.py": "what the reader has bounded",
+    "http/json_reader.py": "documents within the reader's bounds",
     "http/lora_checks.py": "a child's answer",
     "http/masked_files.py": "what the front end tells a child",
     "routes/documented_examples.py": "examples of our own",

@@ -38,7 +38,7 @@ class Capacity:
 
     @property
     def is_whole(self) -> bool:
-        """True while nobody has a slot, as it is where no job runs."""
+        """True while no slot is taken, which holds whenever no job runs."""
         return not (self._pictures or self._jobs or self._suspects)
 
     async def wait(self) -> int:
@@ -69,6 +69,7 @@ class Places:
     def __init__(self, capacity: Capacity, pictures: int, is_suspect: bool) -> None:
         self._capacity = capacity
         self._taken = set(range(pictures))
+        self._has_left = False
         self._suspects = int(is_suspect)
         capacity._change(pictures, 1, self._suspects)
 
@@ -90,7 +91,12 @@ class Places:
             self._capacity._change(-1, 0)
 
     def come_back(self, picture: int) -> None:
-        """Take a slot again for an image with its programs, even beyond the slots."""
+        """Take a slot again for an image with its programs, even beyond the slots.
+
+        Without effect once the job has left: its engine may report a stage after that.
+        """
+        if self._has_left:
+            return
         self._taken.add(picture)
         self._capacity._change(1, 0)
 
@@ -98,3 +104,4 @@ class Places:
         """The job has ended. To be called once."""
         self._capacity._change(-len(self._taken), -1, -self._suspects)
         self._taken.clear()
+        self._has_left = True

@@ -64,3 +64,12 @@ async def test_nobody_comes_in_beside_a_suspect() -> None:
     assert room.free == 0
     suspect.leave()
     assert room.free == 3
+
+
+def test_a_job_that_has_left_takes_no_slot_again() -> None:
+    capacity = Capacity(2)
+    places = capacity.enter(2)
+    places.wait(0)
+    places.leave()
+    places.come_back(0)
+    assert capacity.is_whole and capacity.free == 2

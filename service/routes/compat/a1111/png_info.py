@@ -74,7 +74,7 @@ async def sdapi_png_info(call: ByKey) -> A1111FileInfo:
 
 
 async def _parameters(call: Call, image: str) -> tuple[str, dict[str, str]]:
-    """Return the text in a file, and what it says. Raises: Invalid."""
+    """Return the text in a file, and its parameters. Raises: Invalid."""
     try:
         data = await asyncio.to_thread(from_base64, image)
         return await call.front.images.parameters(data, call.client)
