@@ -168,11 +168,16 @@ class Engine:
             for one in await self._run("prepare", warm_up_passes, self.pipeline, fields):
                 await self._programs.larger_ready(one.prepared)
 
-    async def try_out(self, fields: Fields, steps: int) -> BucketPrograms:
+    async def try_out(
+        self, fields: Fields, steps: int, others: asyncio.Barrier | None = None
+    ) -> BucketPrograms:
         """Run a warm-up request's first steps of each phase, and decode.
 
         Nobody sees the image, but its programs, which are returned, know then how long all that
         takes.
+
+        Args:
+            others: trials whose steps begin when those of this one do.
 
         Raises: GenerationFailed, EngineDied: as `generate`.
         """
@@ -183,6 +188,8 @@ class Engine:
                 few = replace(placed, steps=warmup.first_steps(placed.steps, steps))
                 state = await self._run("encode", self._encode, programs, few)
                 start, one = Checked(state, 0, 0.0), ImagePass(fields, {}, few)
+                if others is not None:
+                    await others.wait()
                 await self._decode(await self._denoise(programs, one, start, lambda row: None))
         return programs
 

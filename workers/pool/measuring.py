@@ -22,7 +22,7 @@ HELD_S = 20.0
 BATCHES_S = 10.0
 """Maximum time of a warm-up request for larger batches."""
 ROUNDS = 20
-"""Maximum number of full batches: each tries several sizes, and a size may never come up."""
+"""Maximum number of batches: a size that is judged too slow may never come up."""
 
 NO_NUMBERS = (
     "no warm-up request gave finite numbers: the checkpoint's weights are damaged, or its dtype is"
@@ -81,7 +81,7 @@ class Trials:
         return NO_NUMBERS if broken and broken == len(self._requests) else None
 
     async def batches(self, known: Known = ()) -> None:
-        """Run those that were tried alone for a few steps in full batches, once these compile.
+        """Run those that were tried alone for a few steps in larger batches, once these compile.
 
         Args:
             known: what others have measured lately, which is not tried.
@@ -93,9 +93,10 @@ class Trials:
                 continue
             try:
                 async with asyncio.timeout(BATCHES_S):
-                    for _ in range(ROUNDS):
-                        if not programs.is_measured:
-                            await _together(self._engine, fields)
+                    for number in range(ROUNDS):
+                        if sizes_left := programs.untried:
+                            count = sizes_left[-1 - number % len(sizes_left)]
+                            await _together(self._engine, fields, count)
             except TimeoutError:
                 log.info("larger batches are measured when they come")
             except GenerationFailed as failure:
@@ -142,11 +143,12 @@ async def _alone(engine: Engine, fields: Fields) -> BucketPrograms:
         return await engine.try_out({**fields, "seed": (fields.get("seed") or 0) ^ 1}, TRIALS)
 
 
-async def _together(engine: Engine, fields: Fields) -> None:
-    """Try out as many as there are slots. Raises: the first failure."""
+async def _together(engine: Engine, fields: Fields, count: int) -> None:
+    """Try out so many images whose steps begin at once. Raises: the first failure."""
+    begin = asyncio.Barrier(count)
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(engine.slots):
-                group.create_task(engine.try_out(fields, 2 * TRIALS))
+            for _ in range(count):
+                group.create_task(engine.try_out(fields, 2 * TRIALS, begin))
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None

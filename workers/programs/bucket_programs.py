@@ -121,10 +121,15 @@ class BucketPrograms:
     decode_times: Recent = field(default_factory=Recent)
 
     @property
-    def is_measured(self) -> bool:
-        """True once every batch layout of every phase has had its trials."""
-        phases = self.phases.values()
-        return all(phase.times.known().keys() >= set(phase.batch_layouts) for phase in phases)
+    def untried(self) -> list[int]:
+        """Batch sizes of which some layout of some phase has not had its trials, ascending."""
+        return sorted(
+            {
+                batch_layout.size
+                for phase in self.phases.values()
+                for batch_layout in set(phase.batch_layouts) - phase.times.known().keys()
+            }
+        )
 
     @property
     def around_s(self) -> float:
