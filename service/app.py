@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from service import openapi
 from service.auth.allowed_hosts import CheckHost, names_of
+from service.auth.foreign_pages import RefuseForeignPages
 from service.batches.chore import drive_forever
 from service.errors import handlers
 from service.front_end.front_end import FrontEnd
@@ -63,6 +64,7 @@ def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:
     app.add_middleware(MeasureRequests, telemetry=front.telemetry, class_of=class_of)
     if settings.tracing.endpoint:
         app.add_middleware(TraceRequests, follows=settings.tracing.follow_clients)
+    app.add_middleware(RefuseForeignPages, server=front.settings.server)
     app.add_middleware(CheckHost, names=names_of(front.settings.server))
     include_routes(app)
     openapi.install(app)

@@ -70,8 +70,8 @@ class ServerSettings(Section):
     Left out: nobody is believed, and the address is that of whoever has connected."""
     cors_origins: tuple[Origin, ...] = ()
     """Origins whose pages may call this server from a browser, such as `https://studio.example`
-    (CORS); `*` is every page, and wants keys. Left out: only the server's own pages. Cookies are
-    never part of it."""
+    (CORS); `*` is every page, and wants keys. Left out: only the server's own pages; without keys
+    others are refused. Cookies are never part of it."""
     public_url: Url | None = None
     """Address by which clients reach this server, such as `https://atelier.example`, for links in
     answers. Left out: as the request has called it."""

@@ -11,14 +11,8 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.types import Message, Receive, Scope, Send
 
-from service.errors.problems import (
-    BodyTooLarge,
-    Forbidden,
-    NotFound,
-    Problem,
-    UnsupportedMedia,
-)
-from service.front_end.front_end import Front
+from service.auth.foreign_pages import check_origin
+from service.errors.problems import BodyTooLarge, NotFound, Problem, UnsupportedMedia
 from service.http.body import SLICE_BYTES
 from service.http.inflight_limits import Hold
 from service.http.json_reader import JsonReader
@@ -27,7 +21,6 @@ from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.door import Door
 from service.schemas.examples import shown
-from service.settings.server import ANY_ORIGIN
 
 PREFIX = "/mcp"
 INVALID_REQUEST = -32600
@@ -162,28 +155,10 @@ async def mcp_message(request: Request, call: ByBearer) -> Response:
     if find_spec("mcp") is None:
         said = "MCP is not installed here; its operator installs Atelier with the extra `mcp`"
         raise NotFound(said, code="mcp_not_installed")
-    _check_origin(request, call.front)
+    check_origin(request.headers, call.front.settings.server)
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
         raise UnsupportedMedia("send the message as JSON, with Content-Type: application/json")
     return Served(call)
-
-
-def _check_origin(request: Request, front: Front) -> None:
-    """Refuse pages of other origins (DNS rebinding). Source: MCP, transports, security warning.
-
-    Raises: Forbidden.
-    """
-    origin = request.headers.get("origin")
-    if origin is None:
-        return
-    own = f"{request.url.scheme}://{request.headers.get('host', '')}"
-    allowed = front.settings.server.cors_origins
-    if origin != own and origin not in allowed and ANY_ORIGIN not in allowed:
-        raise Forbidden(
-            f"pages of {origin[:200]!r} may not call this server; its operator may list the origin"
-            " (server.cors_origins)",
-            code="foreign_origin",
-        )
 
 
 DOOR = Door(router, bodies=(McpMessage, McpAnswer, McpError), error_forms={PREFIX: error_form})

@@ -1,0 +1,76 @@
+"""Refusal of requests that pages of other origins send to a server without keys (CSRF).
+
+Whoever opens a page lets it post forms, and send requests whose answers it may not read, to any
+address that the browser reaches, this server's included. With keys such a request has none.
+
+Source: Go, net/http, CrossOriginProtection; Fetch Metadata Request Headers, section 2.3.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.auth.exposure import wants_keys
+from service.errors.forms import answer
+from service.errors.problems import Forbidden
+from service.settings.server import ANY_ORIGIN, ServerSettings
+
+SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
+"""Methods that change nothing; what they read is closed to foreign pages by the browser."""
+OWN_SITES = ("same-origin", "none")
+"""Values of Sec-Fetch-Site of the server's own pages, and of what a person types or opens."""
+
+
+class RefuseForeignPages:
+    """ASGI middleware that lets foreign pages only read, unless keys protect the server."""
+
+    def __init__(self, app: ASGIApp, server: ServerSettings) -> None:
+        self._app = app
+        self._server = server
+        self._is_open = not wants_keys(server, server.host)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse what a foreign page sends; pass on every other request."""
+        app = self._app
+        if self._is_open and scope["type"] == "http" and scope["method"] not in SAFE_METHODS:
+            try:
+                check_origin(Headers(scope=scope), self._server)
+            except Forbidden as problem:
+                app = answer(Request(scope), problem)
+        await app(scope, receive, send)
+
+
+def check_origin(headers: Headers, server: ServerSettings) -> None:
+    """Refuse a request of a page that is neither this server's own nor of `cors_origins`.
+
+    Clients that are no browsers send no Origin, and no Sec-Fetch-Site.
+
+    Raises: Forbidden.
+    """
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if origin in server.cors_origins or ANY_ORIGIN in server.cors_origins:
+        return
+    if site is None:
+        hosts = {headers.get("host", ""), _host_of(server.public_url or "")} - {""}
+        is_foreign = origin is not None and _host_of(origin) not in hosts
+    else:
+        is_foreign = site not in OWN_SITES
+    if is_foreign:
+        whose = repr(origin[:200]) if origin else "another site"
+        raise Forbidden(
+            f"pages of {whose} may not call this server; its operator may list the origin"
+            " (server.cors_origins)",
+            code="foreign_origin",
+        )
+
+
+def _host_of(origin: str) -> str:
+    """Return an origin's host and port; empty: it names none, as that of a page in a file."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
