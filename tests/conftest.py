@@ -37,8 +37,13 @@ the tests; set here, where the first of these starts, to one that further runs r
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by its tier."""
+    """Mark each test by its tier, and let those of properties try the same examples each time."""
     tiers.mark(items)
+    if "hypothesis" in sys.modules:
+        import hypothesis
+
+        hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
+        hypothesis.settings.load_profile("same")
 
 
 def pytest_collection_finish() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Float32
 from PIL import Image
 
+from models.interface.finite import note_finite
 from models.interface.pipeline import RequestError
 from models.spec.image_files import decode
 
@@ -53,6 +54,7 @@ def pixels_of(image: Image.Image) -> np.ndarray:
 
 def to_uint8(pixels: Float[Array, "*batch colours"]) -> jax.Array:
     """Pixels in [-1, 1] → 0 to 255, clipped and rounded half to even as in diffusers."""
+    note_finite(pixels)
     unit = jnp.clip(pixels.astype(jnp.float32) * 0.5 + 0.5, 0, 1)
     return jnp.round(unit * 255).astype(jnp.uint8)
 
@@ -62,5 +64,6 @@ def to_frames(pixels: Float[Array, "*batch colours"]) -> jax.Array:
 
     (Images are rounded, frames of video are not.)
     """
+    note_finite(pixels)
     unit = jnp.clip(pixels.astype(jnp.float32) * 0.5 + 0.5, 0, 1)
     return (unit * 255).astype(jnp.uint8)

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from models.interface.denoising_pipeline import DenoisingPipeline, Draft, each_alone
+from models.interface.finite import SOUND, note_finite
 from models.interface.images import to_frames
 from models.interface.pipeline import Clip, Fields, PyTree, RequestError, RequestWarning
 from models.interface.request import read_request
@@ -206,7 +207,9 @@ class LTX2Pipeline(DenoisingPipeline[LTX2Networks]):
         pixels = vae.decode_in_tiles(latents[None].astype(self.vae_dtype), self.vae_tiling)
         parts = AudioParts(*(self.network(weights, name) for name in ("audio_vae", "vocoder")))
         audio = self.grid.streams(row["latents"], places_of(row)).audio
-        return Clip(to_frames(pixels[0]), decode_audio(parts, audio[None])[0])
+        sound = decode_audio(parts, audio[None])[0]
+        note_finite(sound, SOUND)
+        return Clip(to_frames(pixels[0]), sound)
 
     def preview(self, weights: LTX2Networks, row: PyTree) -> jax.Array:
         """Decode the estimate of the clean latents by a linear map."""

@@ -20,6 +20,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Shaped
 
+from models.interface.finite import Notes, note, taking_notes
 from models.nn.attention.attention import CrossAttention
 from models.nn.layers.parameterised import linear
 from models.vae.sharded import over_positions, split_image, spread
@@ -171,26 +172,31 @@ def in_chunks(apply: Pass, x: Frames, size: int, length: int) -> Array:
         return apply(x[:, :1], FeatureCache())
     x = split_image(jnp.pad(x, ((0, 0), (size - 1, 0), *((0, 0),) * (x.ndim - 2))))
 
-    def one(earlier: Kept | None, number: Array) -> tuple[Kept, Array]:
+    def one(earlier: Kept | None, number: Array) -> tuple[Kept, Array, Notes]:
         cache = FeatureCache(earlier, number == 0)
         chunk = jax.lax.dynamic_slice_in_dim(x, number * size, size, axis=1)
-        result = apply(chunk, cache)
-        return cache.kept, result
+        with taking_notes() as notes:
+            result = apply(chunk, cache)
+        return cache.kept, result, notes
 
-    def put(carry: tuple[Kept, Array], number: Array) -> tuple[tuple[Kept, Array], None]:
-        earlier, out = carry
-        cache_now, result = one(earlier, number)
+    def put(carry: tuple[Kept, Array, Notes], number: Array) -> tuple[Any, None]:
+        earlier, out, finite = carry
+        cache_now, result, notes = one(earlier, number)
+        finite = {part: finite[part] & is_finite for part, is_finite in notes.items()}
         # Of the first chunk the last frame goes in front; what lies behind is written over.
         result = jnp.where(number == 0, jnp.flip(result, axis=1), result)
         place = jnp.maximum(0, 1 + (number - 1) * length)
         out = jax.lax.dynamic_update_slice_in_dim(out, result, place, axis=1)
-        return (cache_now, split_image(out)), None
+        return (cache_now, split_image(out), finite), None
 
-    cache_now, result = jax.eval_shape(partial(one, None), jax.ShapeDtypeStruct((), jnp.int32))
+    first = jax.eval_shape(partial(one, None), jax.ShapeDtypeStruct((), jnp.int32))
+    cache_now, result, notes = first
     nothing = tuple(split_image(jnp.zeros(known.shape, known.dtype)) for known in cache_now)
     frames = 1 + (chunks - 1) * length
     frames_out = jnp.zeros((len(x), frames, *result.shape[2:]), result.dtype)
-    (_, out), _ = jax.lax.scan(put, (nothing, split_image(frames_out)), jnp.arange(chunks))
+    start = (nothing, split_image(frames_out), dict.fromkeys(notes, jnp.bool_(True)))
+    (_, out, finite), _ = jax.lax.scan(put, start, jnp.arange(chunks))
+    note(finite)
     return out
 
 

@@ -45,6 +45,15 @@ async def problem_of(front: FrontEnd, error: Exception, limits: TenantSettings) 
             return Conflict(str(error), code="idempotency_conflict")
 
 
+@asynccontextmanager
+async def within_quotas(front: FrontEnd, tenant: str) -> AsyncIterator[None]:
+    """Raises: Busy: in place of a `QuotaExceeded` raised inside."""
+    try:
+        yield
+    except QuotaExceeded as error:
+        raise await _beyond_quota(front, error, await front.tenants.of(tenant)) from None
+
+
 async def _full(front: FrontEnd, error: QueueFull) -> Busy:
     wait_s = await front.costs.slot_free_s(error.model)
     return Busy(f"{error}; try again in {max(1, math.ceil(wait_s))} s", retry_after_s=wait_s)
@@ -55,7 +64,7 @@ async def _beyond_quota(front: FrontEnd, error: QuotaExceeded, limits: TenantSet
     if error.quota == "queued":
         wait_s = await front.costs.turn_s(error.oldest)
     if error.quota == "stored-bytes":
-        wait_s, act = error.standing.leaves_s, "delete jobs whose images you have, "
+        wait_s, act = error.standing.leaves_s, "delete jobs and files that you need no more, "
     return Busy(
         f"the tenant's quota of {quotas.NAMES[error.quota]} is used up; {act}try again in"
         f" {max(1, math.ceil(wait_s))} s, or ask the operator for more",

@@ -90,4 +90,5 @@ async def _stored(front: FrontEnd, job: Job, output: Output, data: bytes) -> Out
     beside = await small_images.of(front.store.get, output.key) if output.num_frames else {}
     for name, small in beside.items():
         await front.store.put(beside_key(key, name), small, small_images.CONTENT_TYPE)
-    return output.model_copy(update={"key": key})
+    beside_bytes = sum(map(len, beside.values()))
+    return output.model_copy(update={"key": key, "beside_bytes": beside_bytes})

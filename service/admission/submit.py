@@ -55,7 +55,7 @@ async def submit(front: FrontEnd, priced: Priced) -> Accepted:
             digest=digest,
             limits=limits,
             input_bytes=sum(len(picture.data) for picture in images.values())
-            + sum(output.bytes for output in job.outputs),
+            + sum(output.bytes + output.beside_bytes for output in job.outputs),
             refusal=refusal,
         )
     except Refused as error:

@@ -80,7 +80,9 @@ class BatchDriver:
     async def _validated(self) -> list[LinePlace]:
         """Raises: BatchError."""
         file = await self._queue.file(self._batch.input_file_id, self._batch.tenant)
-        check = LineCheck(self._endpoint, self._front.settings.batches)
+        models = self._front.models
+        check_model = models.check if await models.latest() else None
+        check = LineCheck(self._endpoint, self._front.settings.batches, check_model)
         try:
             return await self._beside_lease(
                 check.run(chunks_of(self._front.store, self._key, file.bytes if file else 0))
@@ -131,11 +133,23 @@ class BatchDriver:
         text = result.text(line_id(self._batch, number))
         most = self._front.settings.batches.max_result_bytes
         if self._kept_bytes + len(text) > most:
-            result = self._runner.too_large(result, most)
-            text = result.text(line_id(self._batch, number))
+            result = self._runner.too_large(result, f"a batch's results may have {most} bytes")
+        elif not await self._has_room(len(text)):
+            result = self._runner.too_large(result, "the tenant's quota of stored bytes is used up")
+        text = result.text(line_id(self._batch, number))
         self._kept_bytes += len(text)
         await self._front.store.put(result_key(self._batch.id, number), text, JSONL)
-        await self._record(number, "completed" if result.status == 200 else "failed")
+        outcome = "completed" if result.status == 200 else "failed"
+        await self._record(number, outcome, len(text))
+
+    async def _has_room(self, size: int) -> bool:
+        """Return whether the tenant may have so many bytes more."""
+        tenant = self._batch.tenant
+        limits = await self._front.tenants.of(tenant)
+        if limits.stored_bytes is None:
+            return True
+        standing = await self._queue.standing(tenant, limits)
+        return standing.stored_bytes + size <= limits.stored_bytes
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what work gives; whoever stops waiting for it, it goes on."""
@@ -158,9 +172,10 @@ class BatchDriver:
         await self._record(number, job.id)
         return job.id
 
-    async def _record(self, number: int, outcome: str) -> None:
+    async def _record(self, number: int, outcome: str, result_bytes: int = 0) -> None:
         """Raises: BatchLost."""
-        if not await self._queue.record_line(self._batch.id, self._holder, number, outcome):
+        batch, holder = self._batch.id, self._holder
+        if not await self._queue.record_line(batch, holder, number, outcome, result_bytes):
             raise BatchLost
 
     async def _keep(self) -> BatchState:

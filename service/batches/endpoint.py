@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from service.admission.parse import parse_body
 from service.errors.problems import FieldError, Invalid, Problem, problem_body
@@ -17,13 +17,21 @@ from service.schemas.request import GenerateRequest
 Body = Mapping[str, Any]
 
 
+class NamesModel(Protocol):
+    """Request that may name a model."""
+
+    @property
+    def model(self) -> str | None:
+        """Name of the model; None: the only one there is."""
+
+
 @dataclass(frozen=True)
 class BatchEndpoint:
     """Endpoint of a line.
 
     Args:
         url: as lines name it.
-        check: what can be said of a body alone, in a thread. Raises: Problem.
+        check: reads a body, in a thread, as far as it can be checked alone. Raises: Problem.
         request: holds a body in our fields while its job is admitted, and names fields at fault
             as the line does. Raises: Problem.
         answer: body of the answer about a job that has succeeded. Raises: Problem.
@@ -32,7 +40,7 @@ class BatchEndpoint:
     """
 
     url: str
-    check: Callable[[Body], object]
+    check: Callable[[Body], NamesModel]
     request: Callable[[FrontEnd, Body], AbstractAsyncContextManager[GenerateRequest]]
     answer: Callable[[FrontEnd, Job, Body], Awaitable[Body]]
     error: Callable[[Problem], Body] = problem_body

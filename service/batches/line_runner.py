@@ -94,10 +94,10 @@ class LineRunner:
         status, body = self._endpoint.status(problem), self._endpoint.error(problem)
         return Result(line.custom_id, status, body, request_id)
 
-    def too_large(self, result: Result, most: int) -> Result:
+    def too_large(self, result: Result, reason: str) -> Result:
         """Return the answer in place of one for which there is no room."""
-        said = f"a batch's results may have {most} bytes; its job has the images"
-        body = self._endpoint.error(BodyTooLarge(said, code="results_too_large"))
+        problem = BodyTooLarge(f"{reason}; its job has the images", code="results_too_large")
+        body = self._endpoint.error(problem)
         return replace(result, status=BodyTooLarge.status, body=body)
 
 

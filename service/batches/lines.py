@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -36,7 +36,7 @@ class BatchLine(BaseModel):
 
 @dataclass(frozen=True)
 class LinePlace:
-    """LinePlace of a line in its file, without the line's end."""
+    """Range of bytes of a line in its file, without the line's end."""
 
     start: int
     end: int
@@ -70,10 +70,16 @@ async def read_line(store: Store, key: str, place: LinePlace) -> BatchLine:
 
 @dataclass
 class LineCheck:
-    """Check of a file, line by line."""
+    """Check of a file, line by line.
+
+    Args:
+        check_model: checks the name of a model, None of a line without one. Raises: Problem: there
+            is no such model. None: no pool has registered any yet, and names are not checked.
+    """
 
     endpoint: BatchEndpoint
     settings: BatchSettings
+    check_model: Callable[[str | None], object] | None = None
     places: list[LinePlace] = field(default_factory=list)
     errors: list[LineError] = field(default_factory=list)
     _line: int = 0
@@ -115,7 +121,9 @@ class LineCheck:
             line = self._parsed(data)
             place = replace(place, custom_id=line.custom_id)
             self._check_names(line)
-            self.endpoint.check(line.body)
+            request = self.endpoint.check(line.body)
+            if self.check_model:
+                self.check_model(request.model)
         except Problem as problem:
             self._add(problem)
         self.places.append(place)

@@ -65,6 +65,7 @@ async def upload(front: FrontEnd, got: Received) -> tuple[Lora, bool]:
 
     Raises:
         Problem: it is refused, and nothing was kept.
+        QuotaExceeded: likewise, since the tenant may not have so many bytes.
         StoreError: as the store.
     """
     specs = await front.models.versions(got.form.model)
@@ -183,13 +184,17 @@ def _busy() -> Iterator[None]:
 
 
 async def _kept(front: FrontEnd, got: Received, lora: Lora) -> Lora:
-    """Store the file, then record it; the caller holds its lock. Raises: Conflict, StoreError."""
+    """Store the file, then record it; the caller holds its lock.
+
+    Raises: Conflict, QuotaExceeded, StoreError.
+    """
     limits = await front.tenants.of(got.tenant)
     async with _cleaned(front, got.tenant, lora):
         await front.store.put_file(lora_key(got.tenant, lora.digest), got.file.file, MEDIA_TYPE)
         if lora.preview:
             await front.store.put(lora.preview, bytes(got.preview.data), MEDIA_TYPE)
-        recorded = await front.queue.record_lora(got.tenant, lora, limits.max_loras)
+        preview_bytes = len(got.preview.data) if lora.preview else 0
+        recorded = await front.queue.record_lora(got.tenant, lora, limits, preview_bytes)
     await front.loras.forget(got.tenant)
     match recorded:
         case LoraOutcome("full", _):
@@ -244,12 +249,13 @@ async def delete(front: FrontEnd, tenant: str, name: str) -> None:
 
 async def _remove(front: FrontEnd, tenant: str, lora: Lora) -> None:
     """Raises: StoreError: the record is there again."""
-    is_shared = await front.queue.remove_lora(tenant, lora)
+    is_shared, preview_bytes = await front.queue.remove_lora(tenant, lora)
     files = [lora.preview, None if is_shared else lora_key(tenant, lora.digest)]
     try:
         await front.store.delete([file for file in files if file])
     except StoreError:
-        await front.queue.record_lora(tenant, lora, front.tenants.known(tenant).max_loras)
+        limits = front.tenants.known(tenant).model_copy(update={"stored_bytes": None})
+        await front.queue.record_lora(tenant, lora, limits, preview_bytes)
         raise
 
 

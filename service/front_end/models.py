@@ -46,6 +46,10 @@ class Models:
                     await self._read()
         return self.known
 
+    async def latest(self) -> dict[str, ModelStatus]:
+        """Return all models, read anew."""
+        return await self._all_since(time.monotonic())
+
     async def _all_since(self, since: float) -> dict[str, ModelStatus]:
         """Return all models, read anew unless that was begun after a point of the clock."""
         async with self._lock:
@@ -84,15 +88,23 @@ class Models:
                 code="no_model",
                 retry_after_s=NO_MODEL_RETRY_S,
             )
-        name = self.only() if name is None else name
-        if name is None or name not in known:
-            raise _unknown_model(name, sorted(known))
+        name = self.check(name)
         alias = self.aliases.known.get(name)
         if alias is None or point is None:
             return known[name]
         version = alias.draw(serving(alias, self._own), point)
         status = self._own[version]
         return replace(status, spec=status.spec.as_alias(name))
+
+    def check(self, name: str | None) -> str:
+        """Return the name of the model that a request names, of those that were last read.
+
+        Raises: NotFound: names what there is.
+        """
+        there = self.only() if name is None else name
+        if there is None or there not in self.known:
+            raise _unknown_model(name, sorted(self.known))
+        return there
 
     async def versions(self, name: str | None) -> list[ModelSpec]:
         """Return the specs of an alias's versions that are registered; a model has one, its own.

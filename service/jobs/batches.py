@@ -34,6 +34,7 @@ from service.jobs.scripts.batches import (
 )
 from service.jobs.scripts.client import Calls
 from service.jobs.scripts.runner import Unconfirmed
+from service.settings.tenants import TenantSettings
 
 FORGET_AT_ONCE = 100
 ENDS = frozenset({"completed", "failed"})
@@ -43,18 +44,37 @@ ENDS = frozenset({"completed", "failed"})
 class BatchRecords(Calls):
     """Part of a `Queue` that front ends use for batches and files."""
 
-    async def record_file(self, file: StoredFile, max_files: int | None = None) -> bool:
-        """Record a file whose bytes are stored; return whether the tenant may have it."""
-        return await self._accept(
+    async def record_file(
+        self,
+        file: StoredFile,
+        max_files: int | None = None,
+        limits: TenantSettings | None = None,
+    ) -> bool:
+        """Record a file whose bytes are stored.
+
+        Args:
+            max_files: that the tenant may have, its open batches' results counted; None: any.
+            limits: of the tenant; None: it may have so many bytes, whatever else it has.
+
+        Returns: whether the tenant may have one more.
+
+        Raises: QuotaExceeded: it may not have so many bytes.
+        """
+        recorded = await self._accept(
             RecordFile(
                 file=file.id,
                 tenant=file.tenant,
                 purpose=file.purpose,
                 expires_at=file.expires_at,
+                bytes=file.bytes,
                 max_files=max_files,
+                stored_bytes=limits.stored_bytes if limits else None,
                 record=file.model_dump_json(),
             )
         )
+        if recorded == "quota" and limits:
+            raise await self.no_room(file.tenant, limits)
+        return recorded == "recorded"
 
     async def file(self, file_id: str, tenant: str) -> StoredFile | None:
         """Return a tenant's file; None: it has none of that id."""
@@ -72,7 +92,9 @@ class BatchRecords(Calls):
         """Remove a tenant's file; `reap` hands out its bytes for deletion."""
         return await self._run(RemoveFile(file_id, tenant))
 
-    async def record_batch(self, batch: Batch, window_s: float, max_open: int) -> BatchRecorded:
+    async def record_batch(
+        self, batch: Batch, window_s: float, max_open: int, max_files: int
+    ) -> BatchRecorded:
         """Record a new batch.
 
         Raises: Unconfirmed: replicas may lack it; it is cancelled, as far as the server answers.
@@ -85,6 +107,7 @@ class BatchRecords(Calls):
             file=batch.input_file_id,
             window_s=window_s,
             max_open=max_open,
+            max_files=max_files,
             fields=_flat(fields),
         )
         try:
@@ -139,9 +162,11 @@ class BatchRecords(Calls):
             MoveBatch(batch_id, holder, state, ends=state.has_ended, fields=_flat(fields))
         )
 
-    async def record_line(self, batch_id: str, holder: str, line: int, outcome: str) -> bool:
-        """Record a line's job or end. False: the batch is no longer ours."""
-        return await self._run(RecordLine(batch_id, holder, line, outcome))
+    async def record_line(
+        self, batch_id: str, holder: str, line: int, outcome: str, result_bytes: int = 0
+    ) -> bool:
+        """Record a line's job, or its end and stored result. False: the batch is no longer ours."""
+        return await self._run(RecordLine(batch_id, holder, line, outcome, result_bytes))
 
     async def lines(self, batch_id: str) -> dict[int, str]:
         """Return what is known of the lines of an open batch: job or outcome by number."""

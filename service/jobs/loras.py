@@ -11,7 +11,8 @@ from models.spec.lora import Lora
 from service.jobs.model.errors import LoraBusy
 from service.jobs.redis import keys
 from service.jobs.scripts.client import Calls, new_call
-from service.jobs.scripts.loras import LoraOutcome, RecordLora, RemoveLora
+from service.jobs.scripts.loras import LoraOutcome, LoraRemoved, RecordLora, RemoveLora
+from service.settings.tenants import TenantSettings
 
 LOCK_S = 900.0
 """Lifetime of a lock whose holder has died; whoever holds one is done by then."""
@@ -30,13 +31,40 @@ class LoraRecords(Calls):
         found = cast(dict[str, str], await self._redis.hgetall(keys.loras(tenant)))
         return {name: Lora.model_validate_json(text) for name, text in found.items()}
 
-    async def record_lora(self, tenant: str, lora: Lora, max_loras: int) -> LoraOutcome:
-        """Record an adapter whose file is stored."""
-        return await self._accept(RecordLora(tenant, lora.name, max_loras, lora.model_dump_json()))
+    async def record_lora(
+        self, tenant: str, lora: Lora, limits: TenantSettings, preview_bytes: int = 0
+    ) -> LoraOutcome:
+        """Record an adapter whose file is stored, and its image of so many bytes.
 
-    async def remove_lora(self, tenant: str, lora: Lora) -> bool:
-        """Remove the record; return whether another one of the tenant has the same file."""
-        return await self._run(RemoveLora(tenant, lora.name, lora.digest, lora.model_dump_json()))
+        Raises: QuotaExceeded: the tenant may not have so many bytes.
+        """
+        record = RecordLora(
+            tenant=tenant,
+            lora=lora.name,
+            digest=lora.digest,
+            bytes=lora.bytes,
+            preview=lora.preview or "",
+            preview_bytes=preview_bytes,
+            max_loras=limits.max_loras,
+            stored_bytes=limits.stored_bytes,
+            record=lora.model_dump_json(),
+        )
+        recorded = await self._accept(record)
+        if recorded.outcome == "quota":
+            raise await self.no_room(tenant, limits)
+        return recorded
+
+    async def remove_lora(self, tenant: str, lora: Lora) -> LoraRemoved:
+        """Remove the record, and count its files no more."""
+        return await self._run(
+            RemoveLora(
+                tenant=tenant,
+                lora=lora.name,
+                digest=lora.digest,
+                preview=lora.preview or "",
+                record=lora.model_dump_json(),
+            )
+        )
 
     @contextlib.asynccontextmanager
     async def lora_lock(self, tenant: str, digest: str) -> AsyncIterator[None]:

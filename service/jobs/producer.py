@@ -153,11 +153,6 @@ class Producer(Calls):
             fields=[text for pair in fields.items() for text in pair],
         )
 
-    async def standing(self, tenant: str, limits: TenantSettings) -> QuotaUsage:
-        """Return what a tenant has taken of its quotas."""
-        quota = limits.device_seconds_per_hour
-        return await self._run(producer.ReadQuota(tenant, quota, self._settings.retention_s))
-
     async def get(self, job_id: str) -> Job | None:
         """Return a job; None: there is none.
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import ValidationError
 
+from service.admission.refusals import within_quotas
 from service.errors.problems import FieldError, Invalid, NotFound
 from service.front_end import lora_uploads
 from service.front_end.front_end import Front, Tenant
@@ -47,7 +48,8 @@ async def upload_lora(request: Request, front: Front, tenant: Tenant) -> Respons
             await read_form(request, {"file": file, "preview": preview, **texts})
             form = _form(texts, has_file=file.is_there)
             got = Received(tenant, client, form, file, preview)
-            lora, is_new = await lora_uploads.upload(front, got)
+            async with within_quotas(front, tenant):
+                lora, is_new = await lora_uploads.upload(front, got)
     return Response(
         view_lora(lora).model_dump_json(),
         201 if is_new else 200,

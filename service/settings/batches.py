@@ -19,7 +19,8 @@ class BatchSettings(Section):
     max_result_bytes: int = Field(4 * 2**30, gt=0)
     """Maximum size of a batch's results, images in base64 included; lines beyond it fail."""
     max_files: int = Field(100, gt=0)
-    """Maximum number of files that a tenant has uploaded or been given as results."""
+    """Maximum number of files that a tenant has uploaded or been given as results; a batch that has
+    not ended counts as two."""
     max_open: int = Field(10, gt=0)
     """Maximum number of batches of a tenant that have not ended."""
     window: int = Field(16, gt=0)

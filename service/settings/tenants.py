@@ -30,9 +30,9 @@ class TenantSettings(Section):
     metrics_class: str = Field("default", pattern=r"^[a-z0-9_-]{1,32}$")
     """Label of the tenant in metrics, shared with all tenants of that class."""
     stored_bytes: int | None = Field(None, gt=0)
-    """Maximum bytes of input images and outputs, until their jobs are deleted or
-    `queue.retention_s` is over. A job is accepted while anything is left and its own images fit;
-    its outputs may go beyond."""
+    """Maximum bytes in the store: of input images and outputs, until their jobs are deleted or
+    `queue.retention_s` is over, of batches' files and results, and of uploaded adapters. What is
+    sent is accepted while it fits; outputs of a job that was accepted may go beyond."""
     device_seconds_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Maximum device-seconds of jobs that ended in the last hour and, as predicted, of those that
     have not ended. A job is accepted while anything is left, so the last one may go beyond."""

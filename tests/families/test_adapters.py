@@ -299,7 +299,7 @@ async def test_scales_by_steps_are_those_of_each_step(models: Models, layout: La
                 (row.state,) = states_after(first if number < 1 else second, [row])
                 row.sent, row.conditions = number + 1, None  # those are of the other's weights
         decoded = row.programs.decode.result()(first._weights, row.state)
-        pixels = np.asarray(parted(decoded)[0])
+        pixels = np.asarray(parted(decoded.decoded)[0])
         assert_alike(found, Drawn(pixels.tobytes(), latents(row.state)))
         always = await one(engine, asking(steps, scaled(lora, scales[0])))
     assert psnr_db(found, always) < SHOWS_DB, "the second scale does not show"

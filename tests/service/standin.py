@@ -181,7 +181,9 @@ class StandIn:
         outputs = [await self._output(claim, index) for index in range(count)]
         if claim.job.stop_at_step:
             await self._keep_drafts(claim)
-        await self.queue.finish(claim, outputs, Usage(steps=steps, device_seconds=0.1))
+        usage = Usage(steps=steps, device_seconds=0.1)
+        if not await self.queue.finish(claim, outputs, usage):
+            await self.store.delete([f"outputs/{claim.job.id}/"])
 
     async def stepped(self) -> None:
         """Return when the job may go on after a step: at once."""
@@ -205,9 +207,9 @@ class StandIn:
         content_type = MEDIA_TYPES[chosen]
         key = output_key(claim.job.id, claim.fence, index, content_type)
         await self.store.put(key, data, content_type)
-        if moves:
-            for name, small in sheets_of(_frames(frames)).items():
-                await self.store.put(beside_key(key, name), small, "image/webp")
+        beside = sheets_of(_frames(frames)) if moves else {}
+        for name, small in beside.items():
+            await self.store.put(beside_key(key, name), small, "image/webp")
         return Output(
             index=index,
             key=key,
@@ -217,6 +219,7 @@ class StandIn:
             seed=request["seed"] + index,
             sha256=hashlib.sha256(data).hexdigest(),
             bytes=len(data),
+            beside_bytes=sum(map(len, beside.values())),
             num_frames=frames,
             fps=request["fps"] if moves else None,
             duration_s=frames / request["fps"] if moves else None,

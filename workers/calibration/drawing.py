@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from models.interface.finite import Shown
 from models.interface.image_start import latents_file
 from models.interface.pipeline import Fields, Pipeline, Prepared, PyTree, parted
 from models.interface.step_program import StepProgram
@@ -127,10 +128,9 @@ class Drawer:
         return after, self._now() - started
 
     def _decoded(self, programs: BucketPrograms, state: PyTree) -> np.ndarray:
-        pixels, _ = parted(
-            self._launcher.fetch(programs.decode.result()(self._compiler.weights.common, state))
-        )
-        return np.asarray(pixels)
+        decode, weights = programs.decode.result(), self._compiler.weights.common
+        shown: Shown = self._launcher.fetch(decode(weights, state))
+        return np.asarray(parted(shown.decoded)[0])
 
     def _count(
         self, programs: BucketPrograms, phase: Phase, values: Values, left_out: bool

@@ -9,6 +9,7 @@ import threading
 
 import numpy as np
 
+from models.interface.finite import Shown
 from models.interface.pipeline import Prepared, PyTree, parted
 from workers.engine.batching import Batch
 from workers.engine.row import Row
@@ -46,8 +47,8 @@ def levels(
 
     def pixels(batch_layout: BatchLayout) -> np.ndarray:
         row = stepped(programs, prepared, state, batch_layout, weights, launcher, given_up)
-        shown, _ = parted(launcher.fetch(programs.decode.result()(weights.common, row)))
-        return np.asarray(shown, int)
+        shown: Shown = launcher.fetch(programs.decode.result()(weights.common, row))
+        return np.asarray(parted(shown.decoded)[0], int)
 
     alone = pixels(batch_layouts[0])
     return max(

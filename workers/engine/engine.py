@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import jax.numpy as jnp
 import numpy as np
 
+from models.interface.finite import Shown
 from models.interface.image_start import latents_file
 from models.interface.pipeline import Fields, Pipeline, Prepared, PyTree, parted
 from models.parallel.axis_rules import Layout
@@ -30,7 +31,7 @@ from service.tracing import spans
 from service.tracing.span import Attributes
 from workers.engine.adapters import Adapters, LoraFiles, no_files
 from workers.engine.batch_difference import levels
-from workers.engine.errors import GenerationFailed, explained
+from workers.engine.errors import STAGES, GenerationFailed, explained, not_finite
 from workers.engine.image_programs import ImagePrograms, ready
 from workers.engine.latency_stats import LatencyStats
 from workers.engine.passes import (
@@ -503,19 +504,27 @@ class Engine:
             return self._launcher.wait(program(self._weights, dict(prepared.inputs)))
 
     async def _decode(self, row: Row) -> PyTree:
+        """Raises: GenerationFailed: it is not finite."""
         return await self._show("decode", row.programs.decode, row, row.programs.decode_times)
 
     async def _show(
         self, stage: str, program: Compiling, row: Row, times: Recent | None = None
     ) -> PyTree:
-        """Pixels of a row as it is now, on the host; of a finished one with its sound."""
+        """Pixels of a row as it is now, on the host; of a finished one with its sound.
+
+        Raises: GenerationFailed: they are not finite.
+        """
         await ready(program)
 
-        def pixels(state: PyTree) -> PyTree:
+        def pixels(state: PyTree) -> Shown:
             with times.timing() if times else nullcontext():
-                return self._launcher.fetch(program.result()(self._weights, state))
+                shown: Shown = self._launcher.fetch(program.result()(self._weights, state))
+                return shown
 
-        return await self._run(stage, pixels, row.known)
+        shown = await self._run(stage, pixels, row.known)
+        if shown.broken:
+            raise not_finite(STAGES[stage, shown.broken])
+        return shown.decoded
 
     async def _denoise(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from models.interface.finite import IMAGE, SOUND
 from models.interface.pipeline import RequestError
 from service.jobs.model.job import JobError
 from service.jobs.storage.errors import StoreError
@@ -37,6 +38,24 @@ def non_finite(step: int, steps: int) -> GenerationFailed:
     message = (
         f"the image broke down at step {step} of {steps}: its latents are no longer finite"
         " numbers. Try another seed, a lower guidance, or a model loaded in float32."
+    )
+    return GenerationFailed(JobError(code=NON_FINITE, message=message))
+
+
+STAGES = {
+    ("decode", IMAGE): "the VAE's decoder",
+    ("decode", SOUND): "the decoder of its sound",
+    ("preview", IMAGE): "the decoder of previews",
+}
+"""What has made a part of an output, by program."""
+
+
+def not_finite(stage: str) -> GenerationFailed:
+    """NaN or infinity in what a stage behind the steps has made of finite latents."""
+    message = (
+        f"the image broke down in {stage}, which gave numbers that are not finite: its weights are"
+        " damaged, or the model is loaded in a dtype that is too narrow for it. Its operator may"
+        " load it in bfloat16 or float32 (models.*.dtype)."
     )
     return GenerationFailed(JobError(code=NON_FINITE, message=message))
 

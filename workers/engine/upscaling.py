@@ -25,6 +25,7 @@ from models.upscale.load import LoadedUpscaler
 from models.upscale.tiles import TOP, Canvas
 from service.jobs.scheduling.cost_model import CostKey, CostRow
 from workers import metrics
+from workers.engine.errors import not_finite
 from workers.programs.bucket_programs import Program
 from workers.programs.compilation import building
 from workers.programs.step_latency import Recent
@@ -99,6 +100,7 @@ class Upscaling:
     def __init__(self, programs: TilePrograms, pixels: Pixels, scale: float) -> None:
         loaded = programs.loaded
         self._programs = programs
+        self._name = loaded.spec.name
         self._size = upscaled(pixels.shape[1], scale), upscaled(pixels.shape[0], scale)
         self._canvas = Canvas(pixels, loaded.spec.tile, loaded.spec.scale, loaded.unshuffle)
 
@@ -107,7 +109,11 @@ class Upscaling:
         return (partial(self._draw, *tile) for tile in self._canvas.tiles())
 
     def _draw(self, row: int, column: int) -> None:
-        self._canvas.write(row, column, self._programs.draw(self._canvas.read(row, column)))
+        """Raises: GenerationFailed: the tile is not finite."""
+        drawn = self._programs.draw(self._canvas.read(row, column))
+        if not np.isfinite(drawn).all():
+            raise not_finite(f"the upscaler {self._name!r}")
+        self._canvas.write(row, column, drawn)
 
     def image(self) -> Pixels:
         """Return the whole image, resized where a smaller scale was asked for."""

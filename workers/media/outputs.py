@@ -52,6 +52,7 @@ class File:
             sha256=hashlib.sha256(self.data).hexdigest(),
             pixels_sha256=self.pixels_sha256,
             bytes=len(self.data),
+            beside_bytes=sum(map(len, self.beside.values())),
             num_frames=self.num_frames,
             fps=self.fps,
             duration_s=self.duration_s,

@@ -236,7 +236,8 @@ class JobRunner:
                 return []
             beside = await small_images.of(self._get, output.key) if output.num_frames else {}
             key = await self._put_file(output.index, output.content_type, data, beside)
-            copied.append(output.model_copy(update={"key": key}))
+            beside_bytes = sum(map(len, beside.values()))
+            copied.append(output.model_copy(update={"key": key, "beside_bytes": beside_bytes}))
         if other and copied:
             drawer = await until_reached(self._queue.drawer, other)
             self._saved_s = drawer.usage.device_seconds

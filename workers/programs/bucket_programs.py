@@ -107,10 +107,10 @@ class BucketPrograms:
     """Encoders by the inputs' names and shapes: (weights, inputs) → row."""
     phases: dict[StepProgram, Phase] = field(default_factory=dict)
     decode: Compiling = field(init=False)
-    """(weights, row) → pixels, uint8 [height, width, 3]; of a video [frames, height, width, 3],
-    which may be a `Clip` with its sound."""
+    """(weights, row) → `Shown`: pixels, uint8 [height, width, 3]; of a video [frames, height, width,
+    3], which may be a `Clip` with its sound."""
     preview: Compiling = field(init=False)
-    """(weights, row) → a smaller image or video of the same kind."""
+    """(weights, row) → `Shown`: a smaller image or video of the same kind."""
     compilation: Compilation = field(default_factory=Compilation)
     """Compilation of what an image has lacked last."""
     made_by: dict[Future[Any], Compilation] = field(default_factory=dict)

@@ -12,6 +12,7 @@ import numpy as np
 from jax.stages import Traced
 from jaxtyping import Array, Bool, Shaped
 
+from models.interface.finite import Shown, shown
 from models.interface.pipeline import Pipeline, PyTree, stack_rows
 from models.interface.step_program import StepProgram
 from models.interface.token_buckets import shared_row
@@ -115,7 +116,7 @@ class Tracer:
         return traced
 
     def decode(self, row: PyTree) -> Traced:
-        """Trace (weights, row) → pixels of the finished row, with its sound if it has one."""
+        """Trace (weights, row) → the finished row's pixels, with its sound if it has one."""
         return self._pixels(self.pipeline.decode, row)
 
     def preview(self, row: PyTree) -> Traced:
@@ -133,8 +134,8 @@ class Tracer:
         return (self.arguments.of(tree),) * size, places
 
     def _pixels(self, function: Callable[..., PyTree], row: PyTree) -> Traced:
-        def pixels(weights: list[jax.Array], row: PyTree) -> PyTree:
-            return function(self._weights.unflatten(weights), row)
+        def pixels(weights: list[jax.Array], row: PyTree) -> Shown:
+            return shown(function, self._weights.unflatten(weights), row)
 
         jitted = self._jit(pixels, self.arguments.replicated)
         return jitted.trace(self._abstract_weights, self.arguments.row(row))

@@ -87,6 +87,8 @@ class Output(BaseModel):
     pixels_sha256: str | None = None
     """SHA-256 of its pixels, before they are encoded; null of a file of an earlier version."""
     bytes: int
+    beside_bytes: int = 0
+    """Bytes of the small images beside a video."""
     num_frames: int | None = None
     """Number of frames of a video in one file, as the next two are; null of an image."""
     fps: float | None = None

@@ -27,7 +27,8 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `used:TENANT`                | hash   | minute: what its jobs took           | after an hour     |
 | `compiling:TENANT`           | hash   | jobs that are compiled for           | after an hour     |
 | `left:ID`                    | hash   | of a deleted job, its account        | after an hour     |
-| `stored:TENANT`              | string | bytes of its jobs' inputs, outputs   | with the last job |
+| `stored:TENANT`              | string | bytes of its files in the store      | with the last one |
+| `storedfiles:TENANT`         | hash   | file that is of no job: its bytes    | with the last one |
 | `leases`                     | zset   | running jobs, by end of lease        | when it ends      |
 | `deadlines`                  | zset   | unended jobs, by deadline            | when it ends      |
 | `ended`                      | zset   | ended jobs, by their end             | with the job      |

@@ -10,25 +10,29 @@ from service.jobs.model.batch import BatchState
 from service.jobs.scripts.script import TEXT, Script, Silent
 
 Removed = Literal["removed", "none", "used"]
-BatchRecorded = Literal["recorded", "full", "no_file"]
+FileRecorded = Literal["recorded", "full", "quota"]
+BatchRecorded = Literal["recorded", "full", "no_room", "no_file"]
 
 
 @dataclass(frozen=True)
-class RecordFile(Script[bool]):
+class RecordFile(Script[FileRecorded]):
     """Record a file whose bytes are stored."""
 
     file: str
     tenant: str
     purpose: str
     expires_at: float
+    bytes: int
     max_files: int | None
+    stored_bytes: int | None
     record: str = field(metadata=TEXT)
     """The file as JSON."""
 
     @staticmethod
-    def parse(answer: Any) -> bool:
-        """Return whether the tenant may have one more."""
-        return bool(answer)
+    def parse(answer: Any) -> FileRecorded:
+        """Return what became of it."""
+        found: FileRecorded = answer
+        return found
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class RecordBatch(Script[BatchRecorded]):
     """Id of the file with its requests."""
     window_s: float
     max_open: int
+    max_files: int
     fields: Sequence[str] = field(metadata=TEXT)
     """Fields besides: name, value, …"""
 
@@ -119,6 +124,8 @@ class RecordLine(Script[bool]):
     line: int
     outcome: str
     """Id of its job; `completed` or `failed` once it has ended."""
+    bytes: int
+    """Size of its stored result."""
 
     @staticmethod
     def parse(answer: Any) -> bool:

@@ -9,14 +9,18 @@ from typing import Self
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
+from service.jobs.model.errors import QuotaExceeded
 from service.jobs.model.metrics import JobMetrics
+from service.jobs.model.quota_usage import QuotaUsage
 from service.jobs.redis import connection
 from service.jobs.redis.pubsub import Subscriber
+from service.jobs.scripts.producer import ReadQuota
 from service.jobs.scripts.runner import Scripts
 from service.jobs.scripts.script import Answer, Common, Script
 from service.settings.queue import QueueSettings
 from service.settings.redis import RedisSettings
 from service.settings.settings import Settings
+from service.settings.tenants import TenantSettings
 
 ANSWER_MS = 60_000
 """Lifetime of an answer kept for a repeated call: longer than a client goes on trying."""
@@ -89,6 +93,15 @@ class Calls:
         """Close the connections to Redis."""
         await self._subscriber.close()
         await self._redis.aclose()
+
+    async def standing(self, tenant: str, limits: TenantSettings) -> QuotaUsage:
+        """Return what a tenant has taken of its quotas."""
+        quota = limits.device_seconds_per_hour
+        return await self._run(ReadQuota(tenant, quota, self._settings.retention_s))
+
+    async def no_room(self, tenant: str, limits: TenantSettings) -> QuotaExceeded:
+        """Return the refusal of what would be more than a tenant may have stored."""
+        return QuotaExceeded("stored-bytes", await self.standing(tenant, limits))
 
     async def ping(self) -> None:
         """Ask Redis for an answer.

@@ -11,7 +11,9 @@ local usage = cjson.decode(ARGV[3])
 spend(key('job', args.id), args.fence, {usage.device_seconds, usage.compile_seconds})
 redis.call('HSET', key('job', args.id), 'outputs', ARGV[2], 'usage', ARGV[3])
 local state, bytes = args.is_paused and 'paused' or 'succeeded', 0
-for _, output in ipairs(cjson.decode(ARGV[2])) do bytes = bytes + output.bytes end
+for _, output in ipairs(cjson.decode(ARGV[2])) do
+  bytes = bytes + output.bytes + (output.beside_bytes or 0)
+end
 if args.is_paused then
   for _, draft in ipairs(cjson.decode(fields(args.id, 'snapshots') or '[]')) do
     bytes = bytes + (draft.bytes or 0)

@@ -1,6 +1,6 @@
 -- Ended batches past their retention, and files past their time that no batch reads.
 -- args:  retention_s, most (of each kind at a time)
--- Keys:  endedbatches  batch:batch  batches:tenant  files  file:file  files:tenant  trash
+-- Keys:  endedbatches  batch:batch  batches:tenant  files  file:file  files:tenant  trash  quota's
 -- Gives: nothing
 -- Sent twice: the second time finds later ones.
 
@@ -22,6 +22,7 @@ for _, id in ipairs(due('files', now)) do
     redis.call('DEL', key('file', id))
     redis.call('ZREM', key('files'), id)
     redis.call('ZREM', key('files', tenant), id)
+    keep_no_file(tenant, id)
     redis.call('SADD', key('trash'), 'inputs/' .. id .. '/')
   end
 end

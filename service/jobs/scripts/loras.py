@@ -13,8 +13,9 @@ from service.jobs.scripts.script import TEXT, Script
 class LoraOutcome(NamedTuple):
     """Outcome of a `RecordLora`."""
 
-    outcome: Literal["recorded", "taken", "full"]
-    """`taken`: another adapter has that name; `full`: the tenant has as many as it may have."""
+    outcome: Literal["recorded", "taken", "full", "quota"]
+    """`taken`: another adapter has that name; `full`: the tenant has as many as it may have;
+    `quota`: it may not have so many bytes."""
     there: Lora | None
     """The adapter of that name, where there is one."""
 
@@ -26,7 +27,13 @@ class RecordLora(Script[LoraOutcome]):
     tenant: str
     lora: str
     """Name of the adapter."""
+    digest: str
+    bytes: int
+    preview: str
+    """Key of its image; empty: it has none."""
+    preview_bytes: int
     max_loras: int
+    stored_bytes: int | None
     record: str = field(metadata=TEXT)
     """The adapter as JSON."""
 
@@ -37,18 +44,30 @@ class RecordLora(Script[LoraOutcome]):
         return LoraOutcome(outcome, Lora.model_validate_json(record[0]) if record else None)
 
 
+class LoraRemoved(NamedTuple):
+    """Outcome of a `RemoveLora`."""
+
+    is_shared: bool
+    """True if another record of the tenant has the same file."""
+    preview_bytes: int
+    """Size of its image, as it was counted."""
+
+
 @dataclass(frozen=True)
-class RemoveLora(Script[bool]):
+class RemoveLora(Script[LoraRemoved]):
     """Remove an adapter's record."""
 
     tenant: str
     lora: str
     """Name of the adapter."""
     digest: str
+    preview: str
+    """Key of its image; empty: it has none."""
     record: str = field(metadata=TEXT)
     """The adapter as JSON: another one of that name stays."""
 
     @staticmethod
-    def parse(answer: Any) -> bool:
-        """Return whether another record has the same file."""
-        return bool(answer)
+    def parse(answer: Sequence[int]) -> LoraRemoved:
+        """Return what became of it."""
+        is_shared, preview_bytes = answer
+        return LoraRemoved(bool(is_shared), preview_bytes)

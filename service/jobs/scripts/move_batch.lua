@@ -5,7 +5,7 @@
 --        state)
 -- texts: fields (name, value, …)
 -- Keys:  batch:batch  batchlines:batch  openbatches  openbatches:tenant  endedbatches  file:file
---        trash
+--        trash  quota's
 -- Gives: its state now, or nil where another one drives it
 -- Sent twice: gives the same.
 
@@ -23,6 +23,7 @@ if args.ends then
   redis.call('ZADD', key('endedbatches'), seconds(now), args.batch)
   redis.call('HINCRBY', key('file', file), 'uses', -1)
   redis.call('DEL', key('batchlines', args.batch))
+  keep_no_file(tenant, 'batches/' .. args.batch)
   redis.call('SADD', key('trash'), 'batches/' .. args.batch .. '/')
 end
 return args.state

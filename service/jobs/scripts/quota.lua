@@ -4,7 +4,10 @@
 --   promised:tenant     what its unended jobs are predicted to take
 --   used:tenant         hash, minute: what jobs took that ended in it, for an hour
 --
---   stored:tenant       bytes of its jobs' inputs and outputs, while the jobs are kept
+--   stored:tenant       bytes of its jobs' inputs and outputs, while the jobs are kept, and of its files
+--   storedfiles:tenant  hash, name: bytes of its files that are of no job: of batches, adapters
+--   files:tenant        its files of batches
+--   openbatches:tenant  its batches that have not ended
 --   left:id             of a deleted job, what its account needs, for an hour
 --
 -- A job has the field `stored` for its part of that, and `spent` (JSON), as pools tell it: by fence,
@@ -95,20 +98,45 @@ local function keep(id, tenant, bytes)
   redis.call('INCRBY', key('stored', tenant), whole(bytes))
 end
 
--- The store has so many bytes less of a job.
-local function keep_less(id, tenant, bytes)
-  redis.call('HINCRBY', key('job', id), 'stored', -bytes)
+local function count_less(tenant, bytes)
   if redis.call('DECRBY', key('stored', tenant), bytes) <= 0 then
     redis.call('DEL', key('stored', tenant))
   end
 end
 
+-- The store has so many bytes less of a job.
+local function keep_less(id, tenant, bytes)
+  redis.call('HINCRBY', key('job', id), 'stored', -bytes)
+  count_less(tenant, bytes)
+end
+
 -- The store is to have nothing of a job any more.
 local function keep_nothing(id, tenant)
   local bytes = fields(id, 'stored')
-  if bytes and redis.call('DECRBY', key('stored', tenant), bytes) <= 0 then
-    redis.call('DEL', key('stored', tenant))
-  end
+  if bytes then count_less(tenant, bytes) end
+end
+
+-- The store has so many further bytes of a tenant's file that is of no job.
+local function keep_file(tenant, name, bytes)
+  redis.call('HINCRBY', key('storedfiles', tenant), name, whole(bytes))
+  redis.call('INCRBY', key('stored', tenant), whole(bytes))
+end
+
+-- The store is to have nothing of that file any more. Gives the bytes that it had.
+local function keep_no_file(tenant, name)
+  local bytes = redis.call('HGET', key('storedfiles', tenant), name)
+  if not bytes then return 0 end
+  redis.call('HDEL', key('storedfiles', tenant), name)
+  count_less(tenant, bytes)
+  return tonumber(bytes)
+end
+
+local RESULT_FILES = 2 -- of a batch, at most
+
+-- Files that a tenant has, and those that its open batches will end with.
+local function files_of(tenant)
+  return redis.call('ZCARD', key('files', tenant))
+    + RESULT_FILES * redis.call('SCARD', key('openbatches', tenant))
 end
 
 local function stored_by(tenant)

@@ -1,15 +1,17 @@
 -- A new batch, which waits for a front end that drives it.
 -- args:  batch (its id), tenant, file (id of its requests), window_s (until what is not done is
---        given up), max_open (batches of the tenant that have not ended)
+--        given up), max_open (batches of the tenant that have not ended), max_files (of the tenant)
 -- texts: fields (name, value, …)
--- Keys:  batch:batch  batches:tenant  openbatches:tenant  openbatches  file:file
--- Gives: 'recorded', 'full', or 'no_file' where the tenant has none of that id and purpose
+-- Keys:  batch:batch  batches:tenant  openbatches:tenant  openbatches  file:file  files:tenant
+-- Gives: 'recorded', 'full', 'no_room' where its results would be too many files, or 'no_file' where
+--        the tenant has none of that id and purpose
 -- Sent twice: gives the same.
 
 if redis.call('EXISTS', key('batch', args.batch)) == 1 then return 'recorded' end
 local owner, purpose = unpack(redis.call('HMGET', key('file', args.file), 'tenant', 'purpose'))
 if owner ~= args.tenant or purpose ~= 'batch' then return 'no_file' end
 if redis.call('SCARD', key('openbatches', args.tenant)) >= args.max_open then return 'full' end
+if files_of(args.tenant) + RESULT_FILES > args.max_files then return 'no_room' end
 redis.call('HINCRBY', key('file', args.file), 'uses', 1)
 redis.call('HSET', key('batch', args.batch), 'state', 'validating', 'created_at', seconds(now),
   'expires_at', seconds(now + args.window_s), unpack(ARGV, 2))

@@ -1,18 +1,20 @@
 -- A tenant's file, whose bytes are stored.
--- args:  file (its id), tenant, purpose, expires_at, max_files (of the tenant; or absent)
+-- args:  file (its id), tenant, purpose, expires_at, bytes, max_files (of the tenant; or absent),
+--        stored_bytes (a quota; or absent)
 -- texts: record (JSON)
--- Keys:  file:file  files:tenant  files  deposits
--- Gives: 1, or 0 where the tenant has as many as it may have
+-- Keys:  file:file  files:tenant  files  openbatches:tenant  deposits  quota's
+-- Gives: 'recorded', 'full' where the tenant has as many as it may have, its open batches' results
+--        counted, or 'quota' where it may not have so many bytes
 -- Sent twice: gives the same.
 
 if redis.call('EXISTS', key('file', args.file)) == 0 then
-  if args.max_files and redis.call('ZCARD', key('files', args.tenant)) >= args.max_files then
-    return 0
-  end
+  if args.max_files and files_of(args.tenant) >= args.max_files then return 'full' end
+  if used_up(args.tenant, nil, nil, args.stored_bytes, args.bytes) then return 'quota' end
   redis.call('HSET', key('file', args.file), 'tenant', args.tenant, 'purpose', args.purpose,
     'record', ARGV[2], 'uses', 0)
   redis.call('ZADD', key('files', args.tenant), now_us, args.file)
   redis.call('ZADD', key('files'), seconds(args.expires_at), args.file)
+  keep_file(args.tenant, args.file, args.bytes)
 end
 redis.call('ZREM', key('deposits'), args.file)
-return 1
+return 'recorded'

@@ -1,16 +1,20 @@
 -- The job of a batch's line, or how the line has ended: it ends once.
 -- args:  batch (its id), holder (of the lease), line (its number), outcome (a job's id; completed,
---        failed)
--- Keys:  batch:batch  batchlines:batch
+--        failed), bytes (of its stored result)
+-- Keys:  batch:batch  batchlines:batch  quota's
 -- Gives: 1, or 0 where another one drives the batch
 -- Sent twice: the second time changes nothing.
 
-if redis.call('HGET', key('batch', args.batch), 'holder') ~= args.holder then return 0 end
+local holder, tenant = unpack(redis.call('HMGET', key('batch', args.batch), 'holder', 'tenant'))
+if holder ~= args.holder then return 0 end
 local function is_end(outcome)
   return outcome == 'completed' or outcome == 'failed'
 end
 local before = redis.call('HGET', key('batchlines', args.batch), whole(args.line))
 if before and is_end(before) then return 1 end
 redis.call('HSET', key('batchlines', args.batch), whole(args.line), args.outcome)
-if is_end(args.outcome) then redis.call('HINCRBY', key('batch', args.batch), args.outcome, 1) end
+if is_end(args.outcome) then
+  redis.call('HINCRBY', key('batch', args.batch), args.outcome, 1)
+  keep_file(tenant, 'batches/' .. args.batch, args.bytes)
+end
 return 1

@@ -1,6 +1,6 @@
 -- A tenant's file is removed, unless a batch that has not ended reads it.
 -- args:  file (its id), tenant
--- Keys:  file:file  files:tenant  files  trash
+-- Keys:  file:file  files:tenant  files  trash  quota's
 -- Gives: 'removed', 'none' where the tenant has no such file, or 'used'
 -- Sent twice: gives 'none' the second time.
 
@@ -10,5 +10,6 @@ if tonumber(uses) > 0 then return 'used' end
 redis.call('DEL', key('file', args.file))
 redis.call('ZREM', key('files', args.tenant), args.file)
 redis.call('ZREM', key('files'), args.file)
+keep_no_file(args.tenant, args.file)
 redis.call('SADD', key('trash'), 'inputs/' .. args.file .. '/')
 return 'removed'

@@ -1,14 +1,17 @@
 -- A tenant's adapter is removed.
--- args:  tenant, lora (its name), digest (of its file)
+-- args:  tenant, lora (its name), digest (of its file), preview (key of its image, or empty)
 -- texts: record (JSON: another one of that name stays)
--- Keys:  loras:tenant
--- Gives: 1 where another record of the tenant has the same file, else 0
--- Sent twice: gives the same.
+-- Keys:  loras:tenant  quota's
+-- Gives: {1 where another record of the tenant has the same file, else 0, bytes of its preview}
+-- Sent twice: gives the same, but no bytes.
 
+local preview_bytes = 0
 if redis.call('HGET', key('loras', args.tenant), args.lora) == ARGV[2] then
   redis.call('HDEL', key('loras', args.tenant), args.lora)
+  preview_bytes = keep_no_file(args.tenant, args.preview)
 end
 for _, record in ipairs(redis.call('HVALS', key('loras', args.tenant))) do
-  if cjson.decode(record).digest == args.digest then return 1 end
+  if cjson.decode(record).digest == args.digest then return {1, preview_bytes} end
 end
-return 0
+keep_no_file(args.tenant, args.digest)
+return {0, preview_bytes}

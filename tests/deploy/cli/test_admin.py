@@ -12,6 +12,7 @@ import atelier
 from deploy.cli import admin, jobs
 from service.jobs.model.job import DEFAULT_TENANT
 from service.jobs.queue import Queue
+from service.settings.tenants import TenantSettings
 from tests.deploy.cli.conftest import Run
 from tests.service.adapters import INK
 from tests.service.jobs.examples import FAILURE, a_job
@@ -96,7 +97,7 @@ async def test_failed_jobs_say_why(run: Run, queue: Queue) -> None:
 
 
 async def test_an_adapter_is_evicted(run: Run, queue: Queue) -> None:
-    await queue.record_lora("acme", INK, 10)
+    await queue.record_lora("acme", INK, TenantSettings())
     code, _, said = await run("admin", "evict", "acme", INK.name, "--reason", "a claim")
     assert code == 0 and said.strip() == f"evicted {INK.name} of acme"
     assert not await queue.loras("acme")

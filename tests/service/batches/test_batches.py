@@ -17,7 +17,7 @@ from openai.types import Batch
 
 from service.app import create_app
 from service.auth.api_keys import ApiKeys, id_of
-from service.jobs.model.job import JobError, JobState
+from service.jobs.model.job import Job, JobError, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings.batches import BatchSettings
@@ -32,6 +32,7 @@ from tests.service.standin import MODEL, StandIn
 
 URL = "/v1/generate"
 IMAGES_URL = "/v1/images/generations"
+SMALL_BYTES = 20_000
 
 
 @pytest.fixture
@@ -40,8 +41,11 @@ def settings(tmp_path: Path, redis_url: str) -> Settings:
         state_dir=tmp_path,
         redis=RedisSettings(url=redis_url),
         server=ServerSettings(models_age_s=0, keys=True, keys_age_s=0),
-        batches=BatchSettings(poll_every_s=0.05, window=2, max_open=3, max_files=8),
-        tenants={"narrow": TenantSettings(max_queued=1)},
+        batches=BatchSettings(poll_every_s=0.05, window=2, max_open=3, max_files=12),
+        tenants={
+            "narrow": TenantSettings(max_queued=1),
+            "small": TenantSettings(stored_bytes=SMALL_BYTES),
+        },
     )
 
 
@@ -76,6 +80,10 @@ async def begin(client: AsyncOpenAI, *lines: Any, **more: Any) -> Batch:
     return await client.batches.create(
         input_file_id=file.id, endpoint=URL, completion_window="24h", **more
     )
+
+
+async def begin_with(client: AsyncOpenAI, file_id: str) -> Batch:
+    return await client.batches.create(input_file_id=file_id, endpoint=URL, completion_window="24h")
 
 
 async def reached(client: AsyncOpenAI, batch: Batch, *states: str) -> Batch:
@@ -123,13 +131,13 @@ async def test_each_line_becomes_one_job_of_low_priority_and_one_result(
 
 
 async def test_a_line_that_fails_is_in_the_errors_file(client: AsyncOpenAI, pool: StandIn) -> None:
-    batch = await begin(client, line(0), line(1, model="no-such-model"))
+    batch = await begin(client, line(0), line(1, width=10))
     batch = await reached(client, batch, "completed")
     assert batch.request_counts and batch.request_counts.failed == 1
     assert list(await results(client, batch.output_file_id)) == ["cat-0"]
     (wrong,) = (await results(client, batch.error_file_id)).values()
-    assert wrong["custom_id"] == "cat-1" and wrong["response"]["status_code"] == 404
-    assert wrong["response"]["body"]["error"]["code"] == "model_not_found"
+    assert wrong["custom_id"] == "cat-1" and wrong["response"]["status_code"] == 422
+    assert wrong["response"]["body"]["error"]["param"] == "width"
 
 
 async def test_a_failed_job_is_a_failed_line(client: AsyncOpenAI, pool: StandIn) -> None:
@@ -152,6 +160,7 @@ async def test_a_failed_job_is_a_failed_line(client: AsyncOpenAI, pool: StandIn)
         (jsonl(line(1) | {"custom_id": "cat-0"}), "duplicate_custom_id", "custom_id"),
         (jsonl(line(1) | {"method": "GET"}), "invalid_request", "method"),
         (jsonl(line(1, steps=3)), "invalid_request", "steps"),
+        (jsonl(line(1, model="no-such-model")), "model_not_found", "model"),
         (jsonl(line(1, output={"inline": True})), "invalid_request", "output.inline"),
     ],
 )
@@ -266,9 +275,9 @@ async def test_limits_are_told(client: AsyncOpenAI) -> None:
     made = [await begin(client, line(number)) for number in range(3)]
     with pytest.raises(openai.ConflictError, match="3 batches"):
         await begin(client, line(3))
-    for _ in range(4):
+    for _ in range(2):  # beside four, and two for each batch
         await client.files.create(file=b"{}", purpose="batch")
-    with pytest.raises(openai.ConflictError, match="8 files"):
+    with pytest.raises(openai.ConflictError, match="12 files"):
         await client.files.create(file=b"{}", purpose="batch")
     with pytest.raises(openai.BadRequestError, match="purpose"):
         await client.files.create(file=b"{}", purpose="vision")
@@ -278,6 +287,62 @@ async def test_limits_are_told(client: AsyncOpenAI) -> None:
             await client.batches.create(
                 input_file_id=file_id, endpoint=endpoint, completion_window=window,  # type: ignore[arg-type]
             )  # fmt: skip
+
+
+async def test_a_batch_has_room_for_its_results(client: AsyncOpenAI, pool: StandIn) -> None:
+    files = [await client.files.create(file=jsonl(line(0)), purpose="batch") for _ in range(11)]
+    with pytest.raises(openai.ConflictError, match="12 files"):
+        await begin_with(client, files[0].id)
+    await client.files.delete(files[-1].id)
+    batch = await begin_with(client, files[0].id)
+    await reached(client, batch, "completed")
+    assert len([one async for one in await client.files.list()]) == 11
+
+
+async def test_files_and_results_are_of_the_stored_bytes(
+    address: str, queue: Queue, store: Store, pool: StandIn
+) -> None:
+    async with await client_of("small", queue, address) as client:
+        batch = await reached(client, await begin(client, line(0)), "completed")
+        assert batch.output_file_id
+        given = await client.files.retrieve(batch.input_file_id)
+        made = await client.files.retrieve(batch.output_file_id)
+        (job,) = pool.seen
+        images = sum(output.bytes for output in (await seen(queue, job)).outputs)
+        limits = TenantSettings(stored_bytes=SMALL_BYTES)
+        used = (await queue.standing("small", limits)).stored_bytes
+        assert used == given.bytes + made.bytes + images
+        with pytest.raises(openai.RateLimitError, match="stored bytes") as refused:
+            await client.files.create(file=b" " * (SMALL_BYTES - used + 1), purpose="batch")
+        assert refused.value.code == "quota_exceeded"
+        rest = await client.files.create(file=b" " * (SMALL_BYTES - used), purpose="batch")
+        for file in (given, made, rest):
+            await client.files.delete(file.id)
+        assert (await queue.standing("small", limits)).stored_bytes == images
+
+
+async def test_a_result_beyond_the_quota_fails_its_line(
+    address: str, queue: Queue, pool: StandIn
+) -> None:
+    """The job was accepted, and keeps what it has made."""
+    async with await client_of("small", queue, address) as client:
+        pool.may_finish.clear()
+        batch = await begin(client, line(0))
+        await asyncio.wait_for(pool.has_claimed.wait(), 30)
+        limits = TenantSettings(stored_bytes=SMALL_BYTES)
+        used = (await queue.standing("small", limits)).stored_bytes
+        await client.files.create(file=b" " * (SMALL_BYTES - used), purpose="batch")
+        pool.may_finish.set()
+        batch = await reached(client, batch, "completed")
+        (wrong,) = (await results(client, batch.error_file_id)).values()
+        assert wrong["response"]["body"]["error"]["code"] == "results_too_large"
+        assert (await seen(queue, pool.seen[0])).state is JobState.SUCCEEDED
+
+
+async def seen(queue: Queue, job: Job) -> Job:
+    found = await queue.get(job.id)
+    assert found
+    return found
 
 
 async def test_an_ended_batch_leaves_after_its_time(

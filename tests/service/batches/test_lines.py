@@ -38,16 +38,16 @@ async def test_places_are_those_of_the_lines_whatever_the_pieces(size: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("settings", "code"),
+    ("bounds", "code"),
     [
         ({"max_lines": 2}, "too_many_requests"),
         ({"max_line_bytes": 64}, "line_too_long"),
     ],
 )
-async def test_bounds_are_kept(settings: dict[str, int], code: str) -> None:
+async def test_bounds_are_kept(bounds: dict[str, int], code: str) -> None:
     data = jsonl(*(line(number) for number in range(3)))
     with pytest.raises(BatchError) as refused:
-        await LineCheck(GENERATE, BatchSettings(**settings)).run(pieces(data))
+        await LineCheck(GENERATE, BatchSettings(**bounds)).run(pieces(data))
     assert refused.value.errors[0].code == code
 
 

@@ -22,6 +22,7 @@ from service.jobs.redis import keys
 from service.jobs.storage.object_store import Store
 from service.metrics.versions import OUTCOMES
 from service.settings.settings import Settings
+from service.settings.tenants import TenantSettings
 from tests.service import standin
 from tests.service.adapters import INK, TAKING
 from tests.service.eventually import eventually
@@ -191,7 +192,7 @@ async def test_adapters_of_a_tenant_are_not_shown_to_a_shadow(
             "lora_layers": TAKING.lora_layers,
         }  # fmt: skip
         await queue.register(name, version(name, **changed), ready=True)
-    await queue.record_lora("default", mine.model_copy(update={"model": ALIAS}), 9)
+    await queue.record_lora("default", mine.model_copy(update={"model": ALIAS}), TenantSettings())
     await generate(http, loras=[{"name": "ink"}])
     assert counts(app) == {}
     assert (await queue.depths())[R2].queued == 1

@@ -32,6 +32,7 @@ NAMES = FILES - runner.PREPENDED
 LIMITS = TenantSettings(max_queued=100, device_seconds_per_hour=1000)
 COSTS = CostRow(step_s=0.5, encode_s=0.1, decode_s=0.2)
 NO_LEASE_S = 0.0
+ONE_LORA = TenantSettings(max_loras=1)
 """Lease of a batch until it is renewed: one that is taken twice is the same one."""
 TIMES = {"id": "", "created_at": 0.0, "started_at": None, "finished_at": None, "outputs": []}
 
@@ -114,7 +115,7 @@ async def adapt(queue: Queue) -> list[object]:
     others = [ink.model_copy(update=one) for one in ({"digest": "02"}, {"name": "oil"})]
     said: list[object] = []
     async with queue.lora_lock("acme", ink.digest):
-        said += [await queue.record_lora("acme", one, max_loras=1) for one in (ink, *others)]
+        said += [await queue.record_lora("acme", one, ONE_LORA) for one in (ink, *others)]
         said += [await queue.loras("acme"), await queue.remove_lora("acme", others[0])]
     said += [await queue.remove_lora("acme", ink), await queue.loras("acme")]
     return said
@@ -135,8 +136,8 @@ async def batch(queue: Queue, hasty: Queue) -> list[object]:
     said += [await queue.record_file(file.model_copy(update={"id": "file-2"}), max_files=1)]
     asked = {"tenant": "acme", "endpoint": "/v1/generate", "completion_window": "24h"}
     one, two = (Batch(id=f"batch_{n}", input_file_id=file.id, **asked) for n in (1, 2))
-    said += [await queue.record_batch(one, window_s=60, max_open=1)]
-    said += [await queue.record_batch(two, window_s=60, max_open=1)]
+    said += [await queue.record_batch(one, window_s=60, max_open=1, max_files=4)]
+    said += [await queue.record_batch(two, window_s=60, max_open=1, max_files=4)]
     for holder in ("first", "second"):
         taken = await queue.take_batch(holder, NO_LEASE_S)
         said += [taken and taken.id, await queue.keep_batch(one.id, holder, lease_s=60)]
@@ -149,7 +150,7 @@ async def batch(queue: Queue, hasty: Queue) -> list[object]:
         said += [await queue.move_batch(one.id, "second", state)]
     done = await queue.batch(one.id, "acme")
     said += [done and (done.state, done.total, done.completed, done.failed)]
-    said += [await queue.record_batch(two, window_s=60, max_open=1)]
+    said += [await queue.record_batch(two, window_s=60, max_open=1, max_files=4)]
     said += [await queue.cancel_batch(two.id, "acme")]
     taken = await queue.take_batch("third", NO_LEASE_S)
     said += [taken and taken.state, await queue.move_batch(two.id, "third", BatchState.CANCELLED)]

@@ -126,7 +126,7 @@ def test_a_text_without_settings_is_a_prompt(text: str) -> None:
 LINE = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
 
 
-@settings(deadline=None)  # a busy machine takes longer than 200 ms for some
+@settings(deadline=None, derandomize=True)  # a busy machine takes longer than 200 ms for some
 @given(prompt=LINE, model=st.text(), seed=st.integers(0, 2**63))
 def test_settings_survive_any_prompt_and_name(prompt: str, model: str, seed: int) -> None:
     made = recipe(prompt=prompt, negative_prompt=None, loras=[], model=model)
@@ -142,7 +142,7 @@ def test_a_hostile_text_is_read_in_no_time(piece: str) -> None:
     parse_parameters(piece * 2**18)
 
 
-@settings(deadline=None)
+@settings(deadline=None, derandomize=True)
 @given(st.text())
 def test_any_text_is_read(text: str) -> None:
     parse_parameters(text)

@@ -21,6 +21,7 @@ from service.jobs.scheduling.cost_model import PoolFacts
 from service.jobs.storage.object_store import Store
 from service.operators.audit import FOLDER
 from service.settings.settings import Settings
+from service.settings.tenants import TenantSettings
 from tests.service.adapters import INK
 from tests.service.jobs.examples import FAILURE, a_job
 from tests.service.standin import MODEL, SPEC
@@ -302,7 +303,7 @@ async def test_the_overview(admin: httpx.AsyncClient, queue: Queue) -> None:
 
 
 async def test_an_adapter_is_evicted(admin: httpx.AsyncClient, queue: Queue) -> None:
-    await queue.record_lora("acme", INK, 10)
+    await queue.record_lora("acme", INK, TenantSettings())
     answer = await admin.delete(f"/v1/admin/loras/acme/{INK.name}", params={"reason": "a claim"})
     assert answer.status_code == 204 and not await queue.loras("acme")
     assert (await admin.delete(f"/v1/admin/loras/acme/{INK.name}")).status_code == 404
@@ -313,6 +314,7 @@ async def test_an_adapter_is_evicted(admin: httpx.AsyncClient, queue: Queue) -> 
     ]
 
 
+@pytest.mark.changes_files
 async def test_what_cannot_be_written_down_does_not_happen(
     admin: httpx.AsyncClient, queue: Queue, tmp_path: Path
 ) -> None:

@@ -201,6 +201,7 @@ async def test_a_part_behind_the_end_is_a_problem(http: httpx.AsyncClient, pool:
     assert answer.headers["content-range"] == f"bytes */{output['bytes']}"
 
 
+@pytest.mark.changes_files
 async def test_an_output_that_there_is_not(
     http: httpx.AsyncClient, pool: StandIn, store: Store, queue: Queue
 ) -> None:
@@ -223,6 +224,7 @@ def flip(file: Path) -> None:
 
 @pytest.mark.parametrize("wanted", [{}, {"Range": "bytes=0-9"}], ids=["whole", "part"])
 @pytest.mark.parametrize("damage", [flip, lambda file: file.write_bytes(b"")], ids=["bit", "size"])
+@pytest.mark.changes_files
 async def test_a_damaged_output_is_never_served_as_good(
     http: httpx.AsyncClient,
     pool: StandIn,

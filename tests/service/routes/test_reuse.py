@@ -126,6 +126,7 @@ async def test_other_weights_draw_it_again(
     assert cache is None and len(pool.seen) == 2
 
 
+@pytest.mark.changes_files
 async def test_files_that_are_damaged_are_drawn_again(
     http: httpx.AsyncClient, pool: StandIn, store: Store, queue: Queue
 ) -> None:

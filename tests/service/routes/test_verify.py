@@ -187,6 +187,7 @@ async def test_a_jobs_output_with_its_input_images(http: httpx.AsyncClient, pool
         assert said in found["message"]
 
 
+@pytest.mark.changes_files
 async def test_input_images_that_have_left(http: httpx.AsyncClient, pool: Painter) -> None:
     job = await made(http, image=base64.b64encode(picture()).decode())
     await pool.store.delete([pool.seen[-1].request["image"]])
@@ -325,6 +326,7 @@ async def test_bodies_that_are_refused(http: httpx.AsyncClient, pool: Painter) -
     assert await status(json={"job": job["id"], "file": "x"}) == 422
 
 
+@pytest.mark.changes_files
 async def test_a_client_that_leaves_ends_its_job(
     wire: httpx.AsyncClient, pool: Painter, queue: Queue
 ) -> None:

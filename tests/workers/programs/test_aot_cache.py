@@ -247,14 +247,14 @@ def test_a_pipelines_second_compiler_traces_nothing(
         state = encoding.program(row)(weights, dict(prepared.inputs))
         columns = {name: np.stack([value] * 2) for name, value in values.items()}
         (after, _), _ = step(weights, (state, state), columns)
-        pixels = compiler.decode(row)(weights, after)
+        pixels = compiler.decode(row)(weights, after).decoded
         flops = compiler.flops(StepProgram("plain"), values, row)
         return (
             [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(pixels)],
             type(pixels) is Clip,
             changes,
             flops,
-            compiler.preview(row)(weights, after).shape,
+            compiler.preview(row)(weights, after).decoded.shape,
         )
 
     first = picture()

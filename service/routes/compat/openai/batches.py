@@ -28,7 +28,7 @@ from service.routes.compat.openai.batch_bodies import (
     RequestCounts,
 )
 from service.routes.compat.openai.errors import openai_error
-from service.routes.compat.openai.files import errors, start_of
+from service.routes.compat.openai.files import errors, start_of, too_many_files
 
 PREFIX = "/v1/batches"
 MAX_PAGE = 100
@@ -71,9 +71,10 @@ async def create_batch(call: ByBearer) -> BatchView:
 
 
 async def _record(call: Call, batch: Batch, window_s: float) -> None:
-    """Raises: NotFound: there is no such file; Conflict: too many batches are open."""
-    most = call.front.settings.batches.max_open
-    match await call.front.queue.record_batch(batch, window_s, most):
+    """Raises: NotFound: there is no such file; Conflict: there are too many batches or files."""
+    bounds = call.front.settings.batches
+    most = bounds.max_open
+    match await call.front.queue.record_batch(batch, window_s, most, bounds.max_files):
         case "no_file":
             said = "there is no such file with purpose batch; upload it (POST /v1/files)"
             at_fault = [FieldError("input_file_id", said)]
@@ -81,6 +82,8 @@ async def _record(call: Call, batch: Batch, window_s: float) -> None:
         case "full":
             said = f"you may have {most} batches that have not ended; wait for one, or cancel it"
             raise Conflict(said, code="too_many_batches")
+        case "no_room":
+            raise too_many_files(bounds.max_files)
 
 
 @router.get("", responses=errors(400, 401, 404, 503))

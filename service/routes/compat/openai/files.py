@@ -15,9 +15,10 @@ from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import ConfigDict, Field
 
+from service.admission.refusals import within_quotas
 from service.batches.lines import chunks_of
 from service.batches.results import JSONL, new_file
-from service.errors.problems import Conflict, FieldError, Invalid, NotFound
+from service.errors.problems import Conflict, FieldError, Invalid, NotFound, Problem
 from service.http.form_parts import FilePart, MemoryPart
 from service.http.multipart import read_form
 from service.jobs.model.batch import Purpose, StoredFile, new_file_id
@@ -199,16 +200,34 @@ def _check_form(file: FilePart, purpose: MemoryPart) -> None:
 
 
 async def _kept(call: Call, part: FilePart) -> StoredFile:
-    """Store the file, then record it. Raises: Conflict: the tenant has too many; StoreError."""
+    """Store the file, then record it.
+
+    Raises: Conflict, Busy: the tenant has too many files, or too many bytes; StoreError.
+    """
     front, most = call.front, call.front.settings.batches.max_files
+    limits = await front.tenants.of(call.tenant)
     name = part.filename or "batch.jsonl"
     file = new_file(front, new_file_id(), call.tenant, name, "batch", part.bytes)
     await front.queue.deposit(file.id)
     await front.store.put_file(file_key(file.id), part.file, JSONL)
-    if not await front.queue.record_file(file, most):
-        said = f"you may have {most} files, and have as many; delete one (DELETE {PREFIX}/ID)"
-        raise Conflict(said, code="too_many_files")
+    try:
+        async with within_quotas(front, call.tenant):
+            if not await front.queue.record_file(file, most, limits):
+                raise too_many_files(most)
+    except Problem:
+        await front.store.delete([file_key(file.id)])
+        await front.queue.withdraw(file.id)
+        raise
     return file
+
+
+def too_many_files(most: int) -> Conflict:
+    """Return the refusal of a file, or of a batch whose results would be files."""
+    said = (
+        f"you may have {most} files, two for each batch that has not ended among them, and have as"
+        f" many; delete one (DELETE {PREFIX}/ID)"
+    )
+    return Conflict(said, code="too_many_files")
 
 
 def _view(file: StoredFile) -> FileView:

@@ -20,7 +20,11 @@ from service.jobs.model.native_buckets import (
 
 LOWEST = -4
 """Schema that Prometheus has no lower one than, of those by powers of two."""
-SIZES = st.floats(ZERO_THRESHOLD, exclude_min=True, allow_infinity=False)
+BOUNDS = {2.0 ** (part / 2**SCHEMA - 1) for part in range(1, 2**SCHEMA)}
+"""Those that are rounded, as every client of Prometheus has them: no exact sum tells their side."""
+SIZES = st.floats(ZERO_THRESHOLD, exclude_min=True, allow_infinity=False).filter(
+    lambda size: math.frexp(size)[0] not in BOUNDS
+)
 WIDE = [2.0**exponent for exponent in range(-120, 120)]
 """More than there are buckets for, in the first schemas."""
 
