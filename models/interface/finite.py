@@ -19,7 +19,7 @@ IMAGE, SOUND = "image", "sound"
 """Parts of an output."""
 
 Notes = dict[str, jax.Array]
-"""By part of an output, bool []: whether all of it is finite."""
+"""Verdicts by part of an output, bool []: whether all of it is finite."""
 _notes: ContextVar[Notes | None] = ContextVar("notes", default=None)
 
 
@@ -36,7 +36,7 @@ class Shown(NamedTuple):
         return next((part for part, is_finite in self.finite.items() if not is_finite), None)
 
 
-def note_finite(values: Shaped[Array, "..."], part: str = IMAGE) -> None:
+def note_finite(values: Shaped[Array, ...], part: str = IMAGE) -> None:
     """Note whether a part of an output is finite, if anybody takes notes."""
     if _notes.get() is not None:
         note({part: jnp.isfinite(values).all()})

@@ -34,6 +34,7 @@ MODELS: Mapping[str, Collection[str]] = {
     "test_drawing.py::test_a_slice_of_two_processes_draws_what_one_device_draws": FLUX_AND_WAN,
     "test_enlargers.py::test_others_have_none": FLUX,
     "test_executables.py": FLUX_AND_WAN,
+    "test_finite.py::test_a_decoder_that_overflows_ends_the_job": FLUX_AND_WAN,
     "test_followers.py::test_a_fresh_pipeline_traces_the_steps_of_each_scheduler": (),
     "test_hires.py::test_a_layout_draws_both_passes_as_one_device_does": (),
     "test_hires.py::test_others_do_not_have_it": WITHOUT_DRAFTS,

@@ -44,7 +44,7 @@ async def test_a_decoder_that_overflows_ends_the_job(
     pipeline.weights = jax.tree_util.tree_map_with_path(overflowing, pipeline.weights)
     engine = Engine(pipeline, layout, slots=1)
     try:
-        with pytest.raises(GenerationFailed, match="the VAE's decoder.* float32") as failure:
+        with pytest.raises(GenerationFailed, match=r"the VAE's decoder.* float32") as failure:
             await engine.generate(request(family, pipeline), EVERY[family].images)
     finally:
         engine.close()

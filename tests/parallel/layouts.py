@@ -54,7 +54,7 @@ def denoise(pipeline: Pipeline, prepared: Prepared, layout: Layout) -> Iterator[
         (row, *_), finite = programs[step.phase](weights, (row,) * rows, values, *more)
         assert finite.all()
         yield row
-    yield compiler.decode(row)(weights, row)
+    yield compiler.decode(row)(weights, row).decoded
 
 
 def conditions(

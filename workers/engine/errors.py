@@ -47,7 +47,7 @@ STAGES = {
     ("decode", SOUND): "the decoder of its sound",
     ("preview", IMAGE): "the decoder of previews",
 }
-"""What has made a part of an output, by program."""
+"""Names of what has made a part of an output, by program."""
 
 
 def not_finite(stage: str) -> GenerationFailed:

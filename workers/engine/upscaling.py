@@ -100,7 +100,6 @@ class Upscaling:
     def __init__(self, programs: TilePrograms, pixels: Pixels, scale: float) -> None:
         loaded = programs.loaded
         self._programs = programs
-        self._name = loaded.spec.name
         self._size = upscaled(pixels.shape[1], scale), upscaled(pixels.shape[0], scale)
         self._canvas = Canvas(pixels, loaded.spec.tile, loaded.spec.scale, loaded.unshuffle)
 
@@ -112,7 +111,7 @@ class Upscaling:
         """Raises: GenerationFailed: the tile is not finite."""
         drawn = self._programs.draw(self._canvas.read(row, column))
         if not np.isfinite(drawn).all():
-            raise not_finite(f"the upscaler {self._name!r}")
+            raise not_finite("the upscaler")
         self._canvas.write(row, column, drawn)
 
     def image(self) -> Pixels:

@@ -107,8 +107,8 @@ class BucketPrograms:
     """Encoders by the inputs' names and shapes: (weights, inputs) → row."""
     phases: dict[StepProgram, Phase] = field(default_factory=dict)
     decode: Compiling = field(init=False)
-    """(weights, row) → `Shown`: pixels, uint8 [height, width, 3]; of a video [frames, height, width,
-    3], which may be a `Clip` with its sound."""
+    """(weights, row) → `Shown`: pixels, uint8 [height, width, 3], of a video [frames, height,
+    width, 3]; or a `Clip` of these with their sound."""
     preview: Compiling = field(init=False)
     """(weights, row) → `Shown`: a smaller image or video of the same kind."""
     compilation: Compilation = field(default_factory=Compilation)

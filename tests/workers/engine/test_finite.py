@@ -1,0 +1,72 @@
+"""What is made of finite latents and is no numbers: each stage ends its image, and is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from models.interface.finite import IMAGE, SOUND, note_finite, shown
+from models.interface.pipeline import PyTree
+from models.parallel.axis_rules import Layout
+from models.vae.video import in_chunks
+from tests.workers.sounding import SoundingToy
+from tests.workers.toy import DEFAULTS
+from tests.workers.upscaler import upscalers
+from workers.engine.engine import Engine
+from workers.engine.errors import NON_FINITE, GenerationFailed
+from workers.engine.upscaling import TilePrograms, Upscaling
+
+
+class BrokenToy(SoundingToy):
+    """Toy whose output is not finite in one part."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__()
+        self.part = part
+
+    def decode(self, weights: PyTree, row: PyTree) -> Any:
+        note_finite(row["latents"])
+        note_finite(jnp.log(-jnp.ones(2)), self.part)
+        return super().decode(weights, row)
+
+
+@pytest.mark.parametrize(
+    ("part", "stage"), [(IMAGE, "the VAE's decoder"), (SOUND, "the decoder of its sound")]
+)
+async def test_a_decoder_is_named(layout: Layout, part: str, stage: str) -> None:
+    engine = Engine(BrokenToy(part), layout, slots=1)
+    try:
+        with pytest.raises(GenerationFailed, match=rf"{stage}.*models.*dtype") as failure:
+            await engine.generate({**DEFAULTS, "num_frames": 5}, {})
+    finally:
+        engine.close()
+    assert failure.value.error.code == NON_FINITE
+
+
+def test_a_tile_of_an_upscaler_is_checked() -> None:
+    loaded = upscalers()["twice"]
+    kernel = loaded.network.conv_last.kernel
+    kernel.set_value(kernel.get_value() * jnp.nan)
+    upscaling = Upscaling(TilePrograms("toy", loaded), np.zeros((8, 8, 3), np.uint8), 2)
+    with pytest.raises(GenerationFailed, match=r"the upscaler.*dtype"):
+        for work in upscaling.works():
+            work()
+
+
+@pytest.mark.parametrize("bad", [0, 1, 4])
+def test_one_frame_of_a_video_is_enough(bad: int) -> None:
+    """Frames are decoded by the body of a loop, which passes on what it sees."""
+
+    def frames(chunk: jax.Array, cache: object) -> jax.Array:
+        note_finite(chunk)
+        return chunk
+
+    for value, is_finite in ((1.0, True), (jnp.inf, False), (jnp.nan, False)):
+        video = jnp.ones((1, 5, 2, 2, 3)).at[0, bad, 1, 1, 2].set(value)
+        made = jax.jit(lambda video: shown(in_chunks, frames, video, 1, 1))(video)
+        assert bool(made.finite[IMAGE]) is is_finite
+        assert (made.broken is None) is is_finite
