@@ -22,6 +22,7 @@ from service.http import fetch
 from service.http.fair_limiter import FairLimiter
 from service.http.image_checks import ImageChecks
 from service.http.inflight_limits import Shared, bodies_of, waits_of
+from service.http.upload_places import UploadPlaces
 from service.jobs.model.job import DEFAULT_TENANT, Job
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, job_folders
@@ -37,7 +38,7 @@ FETCHES, FETCHES_EACH, FETCHES_PER_HOST = 16, 4, 8
 """Addresses that are fetched at the same time: in all, of a client, and of a host."""
 
 UPLOADS, UPLOADS_EACH = 4, 2
-"""Adapters that are uploaded at the same time: in all, and of a client. Each may take
+"""Files that are uploaded at the same time: in all, and of a client. Each may take
 `limits.max_lora_bytes` of the disk."""
 
 
@@ -61,8 +62,8 @@ class FrontEnd:
     tenants: Tenants
     loras: Loras
     """Adapters that requests may name."""
-    uploads: Shared
-    """Adapters that are being uploaded."""
+    uploads: UploadPlaces
+    """Adapters and files of batches that are being uploaded."""
     webhooks: Webhooks
     outputs: Intact
     callers: Authenticator | None
@@ -104,7 +105,7 @@ class FrontEnd:
             images=ImageChecks(settings, has_tenants=callers is not None),
             tenants=Tenants(settings.tenants, queue.redis, server.models_age_s),
             loras=Loras(models.own, queue, server.models_age_s),
-            uploads=Shared("uploads", "too_many_uploads", UPLOADS, UPLOADS_EACH),
+            uploads=UploadPlaces(UPLOADS, UPLOADS_EACH),
             webhooks=Webhooks(settings, queue),
             outputs=Intact(store, telemetry),
             callers=callers,

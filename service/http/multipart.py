@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from fastapi import Request
@@ -32,12 +32,16 @@ FRAMING_BYTES = 2**16
 
 
 async def read_form(
-    request: Request, parts: Mapping[str, Part], max_bytes: int | None = None
+    request: Request,
+    parts: Mapping[str, Part],
+    max_bytes: int | None = None,
+    arrived: Callable[[int], None] = lambda count: None,
 ) -> None:
     """Read the body into the parts, by their names.
 
     Args:
         max_bytes: of all parts together. Default: the sum of what each may have.
+        arrived: told of each piece's bytes.
 
     Raises:
         UnsupportedMedia: it is no form.
@@ -50,6 +54,7 @@ async def read_form(
     form = _Form(_boundary(request), parts)
     try:
         async for chunk in chunks:
+            arrived(len(chunk))
             for start in range(0, len(chunk), SLICE_BYTES):
                 form.feed(chunk[start : start + SLICE_BYTES])
                 await asyncio.sleep(0)

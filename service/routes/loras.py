@@ -12,7 +12,7 @@ from service.errors.problems import FieldError, Invalid, NotFound
 from service.front_end import lora_uploads
 from service.front_end.front_end import Front, Tenant
 from service.front_end.lora_uploads import Received
-from service.http.form_parts import MemoryPart
+from service.http.form_parts import MemoryPart, Part
 from service.http.multipart import read_form
 from service.responses.preview import preview_answer
 from service.routes.documented_responses import DELETE_LORA, LORA_PREVIEW, UPLOAD_LORA, problems
@@ -42,10 +42,12 @@ async def upload_lora(request: Request, front: Front, tenant: Tenant) -> Respons
     numbers are finite. The same file by the same name again is the same adapter.
     """
     client = front.client_of(request, tenant)
-    with front.uploads.holding(client, 1):
+    with front.uploads.place(client) as place:
         async with lora_uploads.parts_of(front) as (file, preview):
             texts = {name: MemoryPart(MAX_TEXT_BYTES, name) for name in LoraUpload.model_fields}
-            await read_form(request, {"file": file, "preview": preview, **texts})
+            parts: dict[str, Part] = {"file": file, "preview": preview, **texts}
+            await read_form(request, parts, arrived=place.arrived)
+            place.is_received = True
             form = _form(texts, has_file=file.is_there)
             got = Received(tenant, client, form, file, preview)
             async with within_quotas(front, tenant):

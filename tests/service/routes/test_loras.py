@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 
 from service.app import create_app
 from service.auth.api_keys import ApiKeys
+from service.http.upload_places import GRACE_S
 from service.jobs.queue import Queue
 from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import Store, lora_key
@@ -69,6 +70,15 @@ async def upload(
 ) -> httpx.Response:
     files = {"file": ("any name.bin", file)} | ({"preview": ("a.png", preview)} if preview else {})
     return await http.post("/v1/loras", data={"name": name, **texts}, files=files)
+
+
+async def upload_slowly(http: httpx.AsyncClient) -> httpx.Response:
+    async def body() -> AsyncIterator[bytes]:
+        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+        await asyncio.Event().wait()
+
+    form = {"Content-Type": "multipart/form-data; boundary=x"}
+    return await http.post("/v1/loras", content=body(), headers=form)
 
 
 async def names(http: httpx.AsyncClient) -> list[str]:
@@ -438,11 +448,33 @@ async def test_a_front_end_sees_its_own_changes_however_old_its_copy_may_be(
 
 
 async def test_uploads_of_a_client_are_bounded(acme: httpx.AsyncClient, app: FastAPI) -> None:
-    with app.state.front.uploads.holding("acme", 2):
+    uploads = app.state.front.uploads
+    with uploads.place("acme"), uploads.place("acme"):
         answer = await upload(acme)
     assert answer.status_code == 429 and "retry-after" in answer.headers
     assert answer.json()["type"].endswith("too_many_uploads")
     assert (await upload(acme)).status_code == 201
+
+
+async def test_slow_uploads_of_others_hold_nobody_up(
+    app: FastAPI, keys: ApiKeys, acme: httpx.AsyncClient
+) -> None:
+    """Four that send nothing any more, of two tenants, before one that is quick."""
+    async with await client(app, keys, "zoo") as zoo, await client(app, keys, "bar") as bar:
+        slow = [asyncio.create_task(upload_slowly(one)) for one in (zoo, zoo, bar, bar)]
+        while len(app.state.front.uploads.uploads) < len(slow):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert (await upload(acme)).status_code == 503
+        for one in app.state.front.uploads.uploads:
+            one.began -= GRACE_S
+        assert (await upload(acme)).status_code == 201
+        ended, _ = await asyncio.wait(slow, return_when=asyncio.FIRST_COMPLETED)
+        (answer,) = [task.result() for task in ended]
+        assert answer.status_code == 503
+        assert answer.json()["type"].endswith("upload_too_slow")
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
 
 
 async def test_a_file_that_somebody_holds_is_told_to_wait(

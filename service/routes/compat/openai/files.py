@@ -19,7 +19,7 @@ from service.admission.refusals import within_quotas
 from service.batches.lines import chunks_of
 from service.batches.results import JSONL, new_file
 from service.errors.problems import Conflict, FieldError, Invalid, NotFound, Problem
-from service.http.form_parts import FilePart, MemoryPart
+from service.http.form_parts import FilePart, MemoryPart, Part
 from service.http.multipart import read_form
 from service.jobs.model.batch import Purpose, StoredFile, new_file_id
 from service.jobs.storage.object_store import file_key
@@ -168,10 +168,12 @@ async def create_file(call: ByBearer) -> FileView | Response:
 
     Replicate's client sends an input's image here, as `content`, and is answered with a data URI.
     """
-    with call.front.uploads.holding(call.client, 1), uploads.receiving(call) as image:
+    with call.front.uploads.place(call.client) as place, uploads.receiving(call) as image:
         async with _upload(call) as file:
             texts = {name: MemoryPart(TEXT_BYTES, name) for name in ("purpose", *EXPIRES)}
-            await read_form(call.request, {"file": file, **texts, **image.parts})
+            parts: dict[str, Part] = {"file": file, **texts, **image.parts}
+            await read_form(call.request, parts, arrived=place.arrived)
+            place.is_received = True
             if image.is_there:
                 return await image.answer()
             _check_form(file, texts["purpose"])
