@@ -14,7 +14,7 @@ from models.spec.image_files import decode
 
 
 def open_image(data: bytes, field: str = "image") -> Image.Image:
-    """An image file, turned upright, in RGB.
+    """An image file, turned upright, in RGB; what is transparent is white, but in a mask.
 
     Args:
         field: the request's, for the error.
@@ -22,7 +22,7 @@ def open_image(data: bytes, field: str = "image") -> Image.Image:
     Raises: RequestError: the bytes are no PNG, JPEG or WebP that can be decoded.
     """
     try:
-        return decode(data)
+        return decode(data, is_mask="mask" in field)
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise RequestError(field, f"is not an image that can be read: {error}") from error
 

@@ -45,14 +45,24 @@ class ImageFile:
     """Number of its frames: of a video."""
 
 
-def decode(data: bytes) -> Image.Image:
-    """Pixels of a file: upright, in RGB, without alpha, as diffusers' `load_image` has them.
+def decode(data: bytes, is_mask: bool = False) -> Image.Image:
+    """Pixels of a file: upright, in RGB, as diffusers' `load_image` has them where all is opaque.
 
-    Grey levels of 16 bits, which it would cut off at 255, are scaled.
+    What is transparent lies on white: an eraser leaves a colour below it that nobody sees. In a
+    mask it has its own colour. Grey levels of 16 bits, which `load_image` would cut off at 255, are
+    scaled.
     """
     with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
         ImageOps.exif_transpose(image, in_place=True)
+        if image.has_transparency_data and not is_mask:
+            return _on_white(image)
         return _in_8_bits(image).convert("RGB")
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    colours = image.convert("RGBA")
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, colours).convert("RGB")
 
 
 def _in_8_bits(image: Image.Image) -> Image.Image:

@@ -69,7 +69,9 @@ def check(data: bytes, max_pixels: int, bounds: VideoBounds) -> ImageFile:
     return ImageFile(container.media_type, width, height, count)
 
 
-def frames(data: bytes, max_pixels: int | None = None) -> Iterator[Image.Image]:
+def frames(
+    data: bytes, max_pixels: int | None = None, is_mask: bool = False
+) -> Iterator[Image.Image]:
     """Yield a file's frames: upright, in RGB; an image is one of one frame.
 
     Args:
@@ -79,7 +81,7 @@ def frames(data: bytes, max_pixels: int | None = None) -> Iterator[Image.Image]:
     """
     container = _container(data)
     if container is None:
-        yield image_files.decode(data)
+        yield image_files.decode(data, is_mask)
         return
     import av
 

@@ -20,7 +20,7 @@ def video_frames(images: Mapping[str, bytes], field: str) -> Iterator[Image.Imag
     if field not in images:
         return
     try:
-        yield from frames(images[field])
+        yield from frames(images[field], is_mask="mask" in field)
     except ImageFileError as error:
         raise RequestError(field, str(error)) from error
 

@@ -1,4 +1,4 @@
-"""Places for uploads of large files: nobody keeps one by sending slowly while others wait for it."""
+"""Places for uploads of large files, which slow ones lose while others wait."""
 
 from __future__ import annotations
 

@@ -42,9 +42,27 @@ def checked(data: bytes) -> Image.Image:
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P", "1", "LA"])
 def test_every_mode_becomes_rgb(mode: str) -> None:
-    source = Image.fromarray(PIXELS if "A" in mode else PIXELS[..., :3]).convert(mode)
+    opaque = np.dstack([PIXELS[..., :3], np.full(PIXELS.shape[:2], 255, np.uint8)])
+    source = Image.fromarray(opaque if "A" in mode else PIXELS[..., :3]).convert(mode)
     got = checked(save(source, "PNG"))
     np.testing.assert_array_equal(np.asarray(got), np.asarray(source.convert("RGB")))
+
+
+@pytest.mark.parametrize("kind", ["RGBA", "LA", "palette"])
+def test_what_is_transparent_is_white_but_in_a_mask(kind: str) -> None:
+    """Below it lies black, as an eraser leaves it."""
+    colours = Image.new("RGBA", (3, 1), (0, 0, 0, 0))
+    colours.putpixel((1, 0), (0, 0, 0, 128))
+    colours.putpixel((2, 0), (200, 200, 200, 255))
+    if kind == "palette":
+        source = Image.new("P", (3, 1), 0)
+        source.putpalette([0, 0, 0, 200, 200, 200])
+        source.putpixel((2, 0), 1)
+        data, levels = save(source, "PNG", transparency=0), [255, 255, 200]
+    else:
+        data, levels = save(colours.convert(kind), "PNG"), [255, 127, 200]
+    assert np.asarray(checked(data))[0, :, 0].tolist() == levels
+    assert np.asarray(decode(data, is_mask=True))[0, :, 0].tolist() == [0, 0, 200]
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
