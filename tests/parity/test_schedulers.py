@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.sampling.beta_schedule import NoiseSchedule
 from models.sampling.registry import CLASSES, for_request, from_config
 from tests.parity.fake_denoising import CLEAN, SHAPE, Case, distance, ours, relative, theirs
 
@@ -407,3 +408,23 @@ def test_history_in_the_wrong_order_and_late_sigmas_are_far_out(name: str, what:
     assert expected is not None
     assert distance(ours(case), expected) < 1e-5
     assert distance(ours(case, Swapped(from_config(case.config), what)), expected) > 1e-2
+
+
+@pytest.mark.parametrize("betas", [SDXL, {}], ids=["scaled linear", "linear"])
+def test_zero_snr_is_torchs_table_but_for_its_square_roots(
+    monkeypatch: pytest.MonkeyPatch, betas: dict[str, Any]
+) -> None:
+    """Torch rounds one of five roots to the neighbour of the nearest number where it has AVX-512,
+    which differences of two of them then magnify; ours are rounded as IEEE 754 says everywhere."""
+    options = {"rescale_betas_zero_snr": True, "prediction_type": "v_prediction", **betas}
+
+    def rooted(table: torch.Tensor, *_: object) -> torch.Tensor:
+        return torch.from_numpy(np.sqrt(table.numpy()))
+
+    monkeypatch.setattr(torch.Tensor, "sqrt", rooted)
+    scheduler = diffusers.EulerDiscreteScheduler(**options)
+    monkeypatch.undo()
+    schedule = NoiseSchedule(**options)
+    found = scheduler.alphas_cumprod.numpy()
+    np.testing.assert_array_equal(schedule.finite_alphas_cumprod(), found)
+    np.testing.assert_array_equal(schedule.train_sigmas(), np.sqrt((1 - found) / found))
