@@ -27,9 +27,11 @@ LookUp = Callable[[str, int], list[str]]
 
 _UNICAST = ipaddress.ip_network("2000::/3")
 """Block of IPv6 that is assigned to hosts of the internet."""
-_TRANSLATED = tuple(ipaddress.ip_network(network) for network in ("2002::/16", "2001::/32"))
+_TRANSLATED = tuple(
+    map(ipaddress.ip_network, ("2002::/16", "2001::/32", "192.88.99.0/24", "192.31.196.0/24"))
+)
 """6to4 and Teredo: public by the registry, yet they can lead to any IPv4 address. (So can NAT64,
-which lies outside of `_UNICAST`.)"""
+which lies outside of `_UNICAST`.) Of IPv4 the relays of 6to4, and AS112's sinks."""
 
 LOOKUPS, LOOKUPS_EACH = 32, 8
 """Names that one resolver looks up at the same time, in all and of a tenant; each may take as long

@@ -24,6 +24,7 @@ from PIL import Image
 from models.spec.image_files import ImageFileError, check, mask_of_alpha
 from models.spec.video_files import VideoBounds
 from models.spec.video_files import check as check_video
+from service.http.confinement import refuse_calls
 from service.http.file_texts import parameters_in, recipe_in
 from service.http.masked_files import paste, prepare, unpacked
 from service.http.pixel_comparison import compare
@@ -50,6 +51,7 @@ def main(max_pixels: int, image_cpu_s: float, video_cpu_s: float) -> None:
     """
     Image.preinit()  # now, and not in the first file's time
     confine(max_pixels)
+    refuse_calls()
     while head := sys.stdin.buffer.read(LENGTH_BYTES):
         wanted = sys.stdin.buffer.read(1)
         data = sys.stdin.buffer.read(int.from_bytes(head, "big"))

@@ -135,6 +135,8 @@ class _Form:
         self._header = self._value = b""
         self._disposition = b""
         self._is_whole = False
+        self._behind = 0
+        """Bytes behind the last boundary, which mean nothing."""
         with _malformed():
             self._parser = MultipartParser(
                 boundary,
@@ -151,6 +153,13 @@ class _Form:
 
     def feed(self, data: bytes) -> None:
         """Read a piece. Raises: as `read_form`."""
+        if self._is_whole:
+            self._behind += len(data)
+            if self._behind > FRAMING_BYTES:
+                raise Malformed(
+                    f"the form is broken: more than {FRAMING_BYTES} bytes are behind it"
+                )
+            return
         with _malformed():
             self._parser.write(data)
 

@@ -7,6 +7,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from service.errors.problems import Malformed
+from service.http.json_reader import parse_object
+
 MAX_REASON_CHARS = 500
 NO_REASON = "no reason was given"
 
@@ -65,7 +68,9 @@ def verdict_of(answer: object) -> Verdict:
 def verdict_of_json(body: bytes) -> Verdict:
     """Read what a service answered. Raises: SafetyAbsent: it is no verdict."""
     try:
-        return Verdict.model_validate_json(body)
+        return Verdict.model_validate(parse_object(body, "answer"))
+    except Malformed as error:  # it may have said both
+        raise SafetyAbsent(f"it gave no verdict: {error.detail}") from None
     except ValidationError as error:
         raise SafetyAbsent(_no_verdict(error)) from None
 

@@ -15,7 +15,6 @@ OURS = {
     "http/lora_checks.py": "a child's answer",
     "http/masked_files.py": "what the front end tells a child",
     "routes/documented_examples.py": "examples of our own",
-    "safety/verdict.py": "a safety hook's verdict, of bounded size",
 }
 """Files with `json.loads` or `model_validate_json`, and what they read."""
 STORED = ("auth", "jobs", "operators", "recipes", "webhooks")

@@ -42,3 +42,18 @@ def test_a_reason_is_one_line() -> None:
     assert verdict_of({"allow": False, "reason": " a\nb\x00 "}).reason == "a b"
     with pytest.raises(SafetyAbsent, match="reason"):
         verdict_of({"allow": False, "reason": 7})
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"allow": false, "allow": true}', "twice|repeated"),
+        (b'{"allow": true, "allow": true}', "twice|repeated"),
+        (b"[true]", "object"),
+        (b"nothing", "no verdict"),
+        (b"\xff", "no verdict"),
+    ],
+)
+def test_an_answer_that_says_two_things_says_nothing(body: bytes, said: str) -> None:
+    with pytest.raises(SafetyAbsent, match=said):
+        verdict_of_json(body)

@@ -1,0 +1,48 @@
+"""Children that read clients' files: Linux refuses what they do not need."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+ACTS = {
+    "connect": "import socket; socket.create_connection(('127.0.0.1', 9))",
+    "bind": "import socket; socket.socket()",
+    "start a program": "import os; os.execv('/bin/true', ['true'])",
+    "start a process": "import os; os.fork()",
+    "end a process": "import os; os.kill(os.getppid(), 0)",
+    "delete a file": "import os; os.unlink('/nowhere')",
+    "move a file": "import os; os.rename('/nowhere', '/elsewhere')",
+    "change a mode": "import os; os.chmod('/nowhere', 0o777)",
+}
+PROGRAM = """
+import ctypes, sys
+sys.path.insert(0, {root!r})
+from service.http.confinement import refuse_calls
+assert refuse_calls()
+try:
+    {act}
+except PermissionError:
+    sys.exit(7)
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"),
+    reason="only Linux refuses system calls",
+)
+@pytest.mark.parametrize("act", ACTS)
+def test_what_no_file_needs_is_refused(act: str) -> None:
+    program = PROGRAM.format(root=str(ROOT), act=ACTS[act])
+    assert subprocess.run([sys.executable, "-I", "-c", program]).returncode == 7
+
+
+def test_threads_still_start_and_files_are_read() -> None:
+    act = "import threading; threading.Thread(target=lambda: open('/proc/self/stat')).start()"
+    program = PROGRAM.format(root=str(ROOT), act=act)
+    assert subprocess.run([sys.executable, "-I", "-c", program]).returncode == 0
