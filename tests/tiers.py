@@ -170,8 +170,14 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
         "test_flux_reaches_the_bar",
     ),
     "models/demo/training": (),
-    "models/nn/attention/test_compiled.py": ("test_splash_compiles",),
+    "models/nn/attention/test_compiled.py": (
+        "test_products_of_eight_bits_compile[TPU v6 lite]",
+        "test_splash_compiles",
+    ),
     "models/nn/kernels/test_block_size_search.py": ("test_our_own_kernel_fills_the_matrix_units",),
+    "models/sdxl/test_control_checkpoint.py": (
+        "test_the_writer_is_diffusers_conversion_the_other_way_round",
+    ),
     "models/sdxl/test_deep_features.py": ("test_strips_are_cut_and_joined_around_what_is_kept",),
     "models/test_activation_dtype.py": (
         "test_weights_are_stored_small_and_used_in_full[sdxl]",
@@ -257,6 +263,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "workers/multihost/test_upscaling.py": (),
     "workers/plan/test_command.py": ("test_programs_are_really_compiled_for_tpus",),
     "workers/plan/test_limits.py": (
+        "test_a_step_of_flux_on_four_chips[flux-tensor]",
         "test_attention_fills_the_matrix_units",
         "test_products_and_norms_of_a_layer_of_wan",
     ),
@@ -265,6 +272,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "workers/pool/test_rollout.py": (),
     "workers/pool/test_several.py": (),
     "workers/pool/test_turns_process.py": (
+        "test_a_kill_in_the_middle_of_a_swap_loses_nothing",
         "test_a_long_job_makes_way_and_goes_on",
         "test_two_families_draw_by_turns_what_each_draws_alone",
     ),

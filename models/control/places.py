@@ -138,7 +138,7 @@ class ControlPlaces:
         }
         return {name: self._column(column) for name, column in columns.items()}
 
-    def _column(self, values: Sequence[float]) -> np.ndarray:
+    def _column(self, values: Sequence[int | float]) -> np.ndarray:
         column = np.zeros(self.slots, np.float32)
         column[: len(values)] = values
         return column

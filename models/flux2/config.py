@@ -31,7 +31,7 @@ class Flux2Config(HeadedConfig):
     mlp_ratio: float = 3.0
     axes_dims_rope: tuple[int, ...] = (32, 32, 32, 32)
     """Head dimensions turned by time, row, column and place in the text."""
-    rope_theta: float = 2000
+    rope_theta: int = 2000
     eps: float = 1e-6
     """Epsilon of the norms."""
     guidance_embeds: bool = True

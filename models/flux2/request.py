@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from numpy.typing import ArrayLike
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.interface.flow_request import FlowRequest
+from models.interface.flow_request import FlowRequest, StepValues
 from models.interface.request import REQUEST, served_fields
 from models.sampling.base import Plan
 from models.spec.field_types import Count, Scale
@@ -35,7 +34,7 @@ class Flux2Request(FlowRequest):
         """Return whether both prompts count."""
         return self.guidance_scale > 1
 
-    def values(self, plan: Plan) -> Mapping[str, ArrayLike]:
+    def values(self, plan: Plan) -> Mapping[str, StepValues]:
         """Return what steps read beside the time."""
         return {"guidance_scale": self.guidance_scale}
 

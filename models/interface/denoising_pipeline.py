@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from models.interface.adapters import (
     encoder_inputs,
@@ -214,6 +214,6 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         return None if graph is None else nnx.merge(graph, gathered(state))
 
 
-def each_alone(x: Float[Array, "rows prompts ..."]) -> Float[Array, "both ..."]:
+def each_alone(x: Shaped[Array, "rows prompts ..."]) -> Shaped[Array, "both ..."]:
     """Flatten each prompt of each row into a row of its own."""
     return x.reshape(-1, *x.shape[2:])

@@ -9,7 +9,6 @@ from dataclasses import fields as fields_of
 
 import numpy as np
 from jaxtyping import Float32
-from numpy.typing import ArrayLike
 from pydantic.dataclasses import dataclass
 
 from models.interface.pipeline import RequestError, Step
@@ -20,6 +19,9 @@ from models.sampling.base import Plan
 from models.sampling.flow_match import FlowMatchEuler
 from models.sampling.solver import Solver
 from models.spec.field_types import Count, NoiseLevel, Pixels, Scale, Seed, Strength
+
+StepValues = float | Sequence[float] | np.ndarray
+"""One value a step, or one for all."""
 
 
 @dataclass(frozen=True, kw_only=True, config=REQUEST)
@@ -87,7 +89,7 @@ class FlowRequest(ABC):
         timestep = times_of(plan) if times is None else times
         return step_table(plan, programs, timestep=timestep, **self.values(plan))
 
-    def values(self, plan: Plan) -> Mapping[str, ArrayLike]:
+    def values(self, plan: Plan) -> Mapping[str, StepValues]:
         """Return what steps read beside the time: one value a step, or one for all."""
         return {}
 
@@ -166,7 +168,7 @@ def times_of(plan: Plan) -> Float32[np.ndarray, " steps"]:
 
 
 def step_table(
-    plan: Plan, programs: Sequence[StepProgram], **values: ArrayLike
+    plan: Plan, programs: Sequence[StepProgram], **values: StepValues
 ) -> tuple[Step, ...]:
     """Return the table of steps.
 

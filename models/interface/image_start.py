@@ -73,10 +73,13 @@ def start_inputs(
     return {"image_latents": np.broadcast_to(resized(latents, *shape[:2]), shape)}
 
 
-def clean_latents(
-    inputs: Mapping[str, Any], encode: Callable[[Array, Array], Float[Array, "h w c"]]
-) -> Float[Array, "h w c"] | None:
-    """Return the latents under the first noise, of the inputs of `start_inputs`; None: none."""
+def clean_latents(inputs: Mapping[str, Any], encode: Callable[[Array, Array], Any]) -> Any:
+    """Return the latents [h, w, c] under the first noise; None: there are none.
+
+    Args:
+        inputs: as `start_inputs` makes them.
+        encode: image and noise → latents.
+    """
     if "image_latents" in inputs:
         return inputs["image_latents"]
     return encode(inputs["image"], inputs["image_noise"]) if "image" in inputs else None

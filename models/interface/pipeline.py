@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -92,6 +92,7 @@ class Clip(NamedTuple):
     """float32 [channels, samples] of -1 to 1, at the spec's `sound_hz`."""
 
 
+@runtime_checkable
 class Pipeline(Protocol):
     """Loaded model. All device functions are pure and may be jitted by the caller."""
 

@@ -51,9 +51,8 @@ def _names(kind: Any) -> frozenset[str]:
     return frozenset(field.name for field in fields_of(kind))
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+_adapter = cache(TypeAdapter)
+"""Reader of a kind of request."""
 
 
 def _message(error: Mapping[str, Any]) -> str:

@@ -41,7 +41,7 @@ class TokenBuckets:
     width, since of each token it has twice its parameters in operations, and 4 width tokens of
     attention."""
 
-    def work(self, tokens: float) -> float:
+    def work(self, tokens: int | float) -> float:
         """Work of a step of so many tokens, in products of one token."""
         return tokens * (1 + tokens / self.even)
 

@@ -17,6 +17,8 @@ from models.nn.layers.norms import RMSNorm
 from models.nn.layers.parameterised import from_heads, linear, to_heads
 
 Tokens = Float[Array, "batch tokens width"]
+Others = Float[Array, "batch others other_width"]
+"""Tokens of another sequence, in the same call."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class TurnedAttention(nnx.Module):
         self,
         x: Tokens,
         attention: CrossAttention,
-        context: Tokens | None = None,
+        context: Others | None = None,
         turns: HeadTurns | None = None,
         key_turns: HeadTurns | None = None,
         alone: Bool[Array, " batch"] | None = None,

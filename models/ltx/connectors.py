@@ -27,6 +27,8 @@ from models.nn.layers.scanned import scan, stack
 
 States = Float[Array, "batch tokens width states"]
 Tokens = Float[Array, "batch tokens width"]
+OfVideo = Float[Array, "batch tokens video_width"]
+OfAudio = Float[Array, "batch tokens audio_width"]
 Mask = Bool[Array, "batch tokens"]
 
 EPSILON = 1e-6
@@ -143,7 +145,7 @@ class TextConnectors(nnx.Module):
         video, audio = self._projected(flat)
         return Contexts(self.video(video, mask), self.audio(audio, mask))
 
-    def _projected(self, flat: Tokens) -> tuple[Tokens, Tokens]:
+    def _projected(self, flat: Tokens) -> tuple[OfVideo, OfAudio]:
         """Features of each stream: of one projection, or of two that are scaled by their widths."""
         if not self.config.per_modality_projections:
             (shared,) = self.projections

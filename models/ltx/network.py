@@ -20,7 +20,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from models.ltx.attention import Tokens, TurnedAttention
+from models.ltx.attention import Others, Tokens, TurnedAttention
 from models.ltx.config import LTX2Config, StreamSizes
 from models.ltx.connectors import Contexts
 from models.ltx.positions import audio_places, video_places
@@ -157,7 +157,7 @@ class StreamBlock(nnx.Module):
             normed * (1 + second_scale) + second_shift,
         )
 
-    def ask(self, own: Tokens, other: Tokens, context: StreamContext, keys: HeadTurns) -> Tokens:
+    def ask(self, own: Tokens, other: Others, context: StreamContext, keys: HeadTurns) -> Tokens:
         """Return what the other stream answers.
 
         Args:
@@ -185,11 +185,11 @@ class AudioVideoBlock(nnx.Module):
 
     def __call__(
         self,
-        x: tuple[Tokens, Tokens],
+        x: tuple[Tokens, Others],
         contexts: tuple[StreamContext, StreamContext],
         alone: Mask | None,
         apart: Mask | None,
-    ) -> tuple[Tokens, Tokens]:
+    ) -> tuple[Tokens, Others]:
         """Attend in each stream, then across, and feed forward.
 
         Args:
@@ -263,7 +263,7 @@ class StreamEnds(nnx.Module):
         self.table = table(2, own.width, **kinds)
         self.tokens_out = linear(own.width, own.channels, ("embed", None), **kinds)
 
-    def enter(self, latents: Tokens) -> Tokens:
+    def enter(self, latents: Float[Array, "batch tokens channels"]) -> Tokens:
         """Make tokens of latents."""
         return split(self.tokens_in(latents.astype(self.tokens_in.kernel.dtype)), *SPLIT)
 
@@ -283,7 +283,9 @@ class StreamEnds(nnx.Module):
         text = text if self.text_in is None else self.text_in(text)
         return StreamContext(vectors, crossing, gate, text, text_vectors, *turns), embedded
 
-    def leave(self, x: Tokens, embedded: Float[Array, "batch times width"]) -> Tokens:
+    def leave(
+        self, x: Tokens, embedded: Float[Array, "batch times width"]
+    ) -> Float[Array, "batch tokens channels"]:
         """Make a velocity of the tokens behind the last block."""
         shift, scale = moved(self.table[...], embedded[:, :, None])
         return self.tokens_out(layer_norm(x, OUT_EPSILON) * (1 + scale) + shift)
@@ -307,7 +309,7 @@ class LTX2Transformer(nnx.Module):
 
     def __call__(
         self,
-        latents: tuple[Tokens, Tokens],
+        latents: tuple[Tokens, Others],
         contexts: Contexts,
         times: tuple[Times, Times],
         places: Places,

@@ -249,12 +249,16 @@ class LTX2VideoAutoencoder(nnx.Module):
         _, *sides = self.config.downsampling
         return in_tiles(self.decode, latents, tiling.smaller(math.lcm(*sides)), tiling)
 
-    def normalised(self, latents: Latents) -> Latents:
+    def normalised(
+        self, latents: Float[Array, "*batch channels"]
+    ) -> Float[Array, "*batch channels"]:
         """Return latents as the transformer has them, float32."""
         wide, scale = latents.astype(jnp.float32), self.config.scaling_factor
         return (wide - self.latents_mean[...]) * scale / self.latents_std[...]
 
-    def denormalised(self, latents: Latents) -> Latents:
+    def denormalised(
+        self, latents: Float[Array, "*batch channels"]
+    ) -> Float[Array, "*batch channels"]:
         """Return latents as the autoencoder has them."""
         scale = self.config.scaling_factor
         return latents * self.latents_std[...] / scale + self.latents_mean[...]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from numpy.typing import ArrayLike
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.interface.flow_request import TrueCfgRequest, kept_scales
+from models.interface.flow_request import StepValues, TrueCfgRequest, kept_scales
 from models.interface.pipeline import RequestError
 from models.interface.request import REQUEST, served_fields
 from models.sampling.base import Plan
@@ -43,7 +42,7 @@ class QwenImageRequest(TrueCfgRequest):
             )
         return super().plan(scheduler, tokens, strength, mu)
 
-    def values(self, plan: Plan) -> Mapping[str, ArrayLike]:
+    def values(self, plan: Plan) -> Mapping[str, StepValues]:
         """Return what steps read beside the time."""
         return {"true_cfg_scale": self.true_cfg_scale, **kept_scales(plan)}
 

@@ -210,16 +210,18 @@ class ZImageTransformer(nnx.Module):
 def _embedded(
     x: Float[Array, "batch tokens _in"],
     own: int | Int[Array, "batch 1"],
-    into: Callable[[Array], Tokens],
+    into: Callable[[Array], Array],
     filling: nnx.Param,
-) -> Tokens:
+) -> Float[Array, "batch filled width"]:
     """Embed tokens, and put the learnt one behind so many of each row's own."""
     behind = ((0, 0), (0, filled(x.shape[1]) - x.shape[1]), (0, 0))
     tokens = into(padded(jnp.pad(x, behind), filling[...].dtype))
     return jnp.where((jnp.arange(tokens.shape[1]) < own)[..., None], tokens, filling[...])
 
 
-def _image_of(both: Tokens, image: Tokens) -> Tokens:
+def _image_of(
+    both: Float[Array, "batch both width"], image: Float[Array, "batch tokens width"]
+) -> Tokens:
     """Cut the image's part out of joined tokens; `image` has its shape."""
     text = both.shape[1] - image.shape[1]
     return padded_tokens.cut(both, image.shape[1], text)[0]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from numpy.typing import ArrayLike
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.interface.flow_request import FlowImageRequest, kept_scales
+from models.interface.flow_request import FlowImageRequest, StepValues, kept_scales
 from models.interface.request import REQUEST, served_fields
 from models.sampling.base import Plan
 from models.spec.field_types import Count, Fraction, Scale
@@ -35,7 +34,7 @@ class ZImageRequest(FlowImageRequest):
         """Return whether any step is guided."""
         return self.guidance_scale > 0
 
-    def values(self, plan: Plan) -> Mapping[str, ArrayLike]:
+    def values(self, plan: Plan) -> Mapping[str, StepValues]:
         """Return what steps read beside the time."""
         own = {"guidance_scale": self.guidance_scale, "cfg_normalization": self.cfg_normalization}
         return {**own, **kept_scales(plan)}

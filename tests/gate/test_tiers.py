@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable
 from itertools import chain
 
@@ -30,6 +31,10 @@ def test_tests_in_the_tables_exist(file: str, names: Iterable[str]) -> None:
     text = (tiers.ROOT / file).read_text()
     missing = [name for name in names if f"def {name.partition('[')[0]}(" not in text]
     assert not missing
+
+
+WITHOUT_NETWORKS = {"demo", "loading", "parallel", "weights"}
+"""Packages that read, place and train what the others compute with."""
 
 
 def test_recorded_costs_are_within_the_budget() -> None:
@@ -61,3 +66,21 @@ def test_each_test_is_in_one_group() -> None:
     for name in ("test_it[bfloat16-flux2]", "test_it"):
         assert [group.has(name) for group in groups if len(group.files) == 1].count(True) == 2
     assert [len(group.files) for group in groups if group.family is None] == [3, 1]
+
+
+def test_shapes_of_all_networks_are_checked() -> None:
+    """A package is checked by its whole name: `models.flux` is not `models.flux2`."""
+    options = tomllib.loads((tiers.ROOT.parent / "pyproject.toml").read_text())
+    (option,) = (
+        option.removeprefix("--jaxtyping-packages=")
+        for option in options["tool"]["pytest"]["ini_options"]["addopts"]
+        if option.startswith("--jaxtyping-packages=")
+    )
+    *checked, checker = option.split(",")
+    folders = {
+        file.relative_to(tiers.ROOT.parent).parts[1]
+        for file in (tiers.ROOT.parent / "models").rglob("*.py")
+        if "from jaxtyping import" in file.read_text()
+    }
+    assert checker == "beartype.beartype"
+    assert {f"models.{folder}" for folder in folders - WITHOUT_NETWORKS} <= {*checked}
