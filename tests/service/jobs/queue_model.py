@@ -346,7 +346,7 @@ class Model:
         order.add(life)
 
     def forget(self, life: Life, script: str) -> None:
-        if script == "delete" and life.fence and life.state is not JobState.SUCCEEDED:
+        if script == "delete" and life.fence and not life.state.is_done:
             self.left[life.job.id] = life
         del self.lives[life.job.id]
         self.trash |= life.files
