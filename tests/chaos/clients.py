@@ -108,7 +108,9 @@ class Client:
         job, tenant = f"/v1/jobs/{asked.jobs[0]}", asked.order.tenant
         state = "queued"
         for _ in range(TRIES):
-            state = (await self.until_answered("GET", job, tenant)).json()["state"]
+            answer = await self.until_answered("GET", job, tenant)
+            assert answer.is_success, (job, answer.status_code, answer.text)
+            state = answer.json()["state"]
             if state not in ("queued", "running"):
                 break
             await asyncio.sleep(PAUSE_S)
