@@ -1,7 +1,8 @@
 """Checks that pixels and sound are finite, of programs that return integers.
 
-A pixel of NaN becomes a black one. What makes integers of numbers notes whether these are finite,
-and whoever traces a program takes the notes: nothing passes them on in between.
+Converted to an integer, NaN is a black pixel. The functions that convert record whether their input
+is finite (`note_finite`), and `shown` collects these records while a program is traced, so that no
+function in between has to return them.
 """
 
 from __future__ import annotations

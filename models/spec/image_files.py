@@ -48,18 +48,18 @@ class ImageFile:
 def decode(data: bytes, is_mask: bool = False) -> Image.Image:
     """Pixels of a file: upright, in RGB, as diffusers' `load_image` has them where all is opaque.
 
-    What is transparent lies on white: an eraser leaves a colour below it that nobody sees. In a
-    mask it has its own colour. Grey levels of 16 bits, which `load_image` would cut off at 255, are
-    scaled.
+    Transparent pixels are composited on white, since their own colours are never shown. Those of a
+    mask keep their own. Grey levels of 16 bits, which `load_image` cuts off at 255, are scaled.
     """
     with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
         ImageOps.exif_transpose(image, in_place=True)
         if image.has_transparency_data and not is_mask:
-            return _on_white(image)
+            return on_white(image)
         return _in_8_bits(image).convert("RGB")
 
 
-def _on_white(image: Image.Image) -> Image.Image:
+def on_white(image: Image.Image) -> Image.Image:
+    """Return an image in RGB, composited on white where it is transparent."""
     colours = image.convert("RGBA")
     white = Image.new("RGBA", image.size, "white")
     return Image.alpha_composite(white, colours).convert("RGB")

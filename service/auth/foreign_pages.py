@@ -1,7 +1,7 @@
 """Refusal of requests that pages of other origins send to a server without keys (CSRF).
 
-Whoever opens a page lets it post forms, and send requests whose answers it may not read, to any
-address that the browser reaches, this server's included. With keys such a request has none.
+A page can post forms to any address that its browser reaches, and send requests whose answers it
+cannot read. A server with keys refuses them, since they carry no key.
 
 Source: Go, net/http, CrossOriginProtection; Fetch Metadata Request Headers, section 2.3.
 """

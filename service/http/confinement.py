@@ -1,8 +1,9 @@
-"""Confinement of a child process that reads clients' files: it keeps what it has, and gets no more.
+"""Confinement of a child process that reads clients' files, by refusing it system calls.
 
-Bounds of memory and time are the child's own. Here Linux is asked to refuse system calls by which
-code that a file had smuggled in could reach the network, other processes and programs, or
-change files. Where it can't (another system or processor), nothing happens.
+Code that a hostile file makes a decoder run cannot open sockets, start programs or processes, send
+signals, trace others, nor delete, rename or change the modes of files. It can open files; the
+child's RLIMIT_FSIZE keeps it from writing to them. On other systems and processors nothing is
+refused.
 
 Source: Linux, Documentation/userspace-api/seccomp_filter.rst; include/uapi/linux: seccomp.h,
 filter.h, audit.h, prctl.h; arch/*/include/uapi/asm/unistd*.h.

@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from models.spec.image_files import load
+from models.spec.image_files import load, on_white
 from service.http.masked_images import Box, Redrawing, masked, pasted
 
 FAST = 1
@@ -55,7 +55,7 @@ def prepare(data: bytes, max_pixels: int) -> dict[str, Any]:
     """
     about, (image, mask) = unpacked(data)
     how = Redrawing(**{**about, "size": tuple(about["size"]), "blur_px": tuple(about["blur_px"])})
-    made = masked(load(image, max_pixels).convert("RGB"), load(mask, max_pixels), how)
+    made = masked(on_white(load(image, max_pixels)), load(mask, max_pixels), how)
     return {
         "image": _in_base64(made.image),
         "mask": _in_base64(made.mask),
@@ -68,9 +68,7 @@ def paste(data: bytes, max_pixels: int) -> dict[str, Any]:
     """Return an `image` with what was made of its part. Raises: ImageFileError."""
     about, files = unpacked(data)
     image, soft, made = (load(file, max_pixels) for file in files)
-    whole = pasted(
-        image.convert("RGB"), soft.convert("L"), tuple(about["box"]), made.convert("RGB")
-    )
+    whole = pasted(on_white(image), soft.convert("L"), tuple(about["box"]), made.convert("RGB"))
     return {"image": _in_base64(whole)}
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from service.errors.problems import Busy, Unavailable
 
 SLOW_BYTES_PER_S = 2**20
-"""Rate from which on an upload keeps its place, whoever waits."""
+"""Rate from which an upload is never ended for another one."""
 GRACE_S = 10.0
 """Time in which no upload is judged."""
 RETRY_AFTER_S = 2.0
@@ -62,8 +62,8 @@ class UploadPlaces:
             Unavailable: all are taken by uploads that go on; or this one was too slow.
         """
         if sum(upload.client == client for upload in self.uploads) >= self._each:
-            said = f"you may upload {self._each} files at the same time; wait until one is there"
-            raise Busy(said, code="too_many_uploads", retry_after_s=RETRY_AFTER_S)
+            detail = f"you may upload {self._each} files at the same time; wait until one is there"
+            raise Busy(detail, code="too_many_uploads", retry_after_s=RETRY_AFTER_S)
         if len(self.uploads) >= self._total:
             self._end_slowest()
         upload = UploadPlace(client, asyncio.current_task(), self._clock())
@@ -89,8 +89,8 @@ class UploadPlaces:
             and upload.rate(now) < SLOW_BYTES_PER_S
         ]
         if not slow:
-            said = "all clients together upload too many files; try again"
-            raise Unavailable(said, code="too_many_uploads", retry_after_s=RETRY_AFTER_S)
+            detail = "all clients together upload too many files; try again"
+            raise Unavailable(detail, code="too_many_uploads", retry_after_s=RETRY_AFTER_S)
         slowest = min(slow, key=lambda upload: upload.rate(now))
         slowest.is_ended = True
         self.uploads.remove(slowest)

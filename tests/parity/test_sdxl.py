@@ -337,7 +337,7 @@ def test_the_guidance_embedding_is_the_references(pairs: Pairs) -> None:
 
 
 def test_pictures_with_alpha_lie_on_white_and_a_palette_is_its_colours(pairs: Pairs) -> None:
-    """Diffusers' `load_image` drops alpha, and draws on colours that nobody saw."""
+    """Diffusers' `load_image` drops alpha instead, and keeps colours that are never shown."""
     pair, right = pairs["base"], MASKS["full strength"]
     alpha = PICTURE.convert("RGBA")
     alpha.putalpha(MASK.convert("L").resize(PICTURE.size))

@@ -1,4 +1,4 @@
-"""Pages of other origins, which the browser of whoever opens them lets send to any server."""
+"""Requests that pages of other origins send to a server without keys."""
 
 from __future__ import annotations
 

@@ -55,6 +55,19 @@ async def checks() -> AsyncIterator[ImageChecks]:
     await checks.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux refuses system calls")
+async def test_a_child_is_refused_system_calls(checks: ImageChecks) -> None:
+    await checks.check(picture(), "acme")
+    states = [status_of(child) for child in children()]
+    assert states
+    for status in states:
+        assert "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status
+
+
+def status_of(process: int) -> str:
+    return Path(f"/proc/{process}/status").read_text()
+
+
 async def test_a_child_serves_one_file_after_the_other(checks: ImageChecks) -> None:
     assert await checks.check(GOOD, "acme") == ImageFile("image/png", 32, 32)
     first = children()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import io
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from models.spec.image_files import ImageFileError
+from service.http import masked_files
 from service.http.masked_images import (
     Box,
     Redrawing,
@@ -105,3 +109,18 @@ def test_a_part_comes_back_into_the_whole_which_stays_outside_the_mask() -> None
     inside = np.asarray(mask) == 255
     assert (whole[inside] == (0, 255, 0)).all()
     assert (whole[~inside] == np.asarray(image)[~inside]).all()
+
+
+def test_transparent_pixels_are_composited_on_white() -> None:
+    """Below them lies black, as an eraser leaves it."""
+    erased, mask = Image.new("RGBA", SIZE), mask_of((16, 16, 48, 48), SIZE)
+    sent = masked_files.to_prepare(png(erased), png(mask), Redrawing(SIZE, padding_px=0))
+    made = masked_files.prepare(sent, SIZE[0] * SIZE[1])
+    image = Image.open(io.BytesIO(base64.b64decode(made["image"])))
+    assert np.asarray(image.convert("RGB")).min() == 255
+
+
+def png(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()

@@ -225,11 +225,11 @@ async def _kept(call: Call, part: FilePart) -> StoredFile:
 
 def too_many_files(most: int) -> Conflict:
     """Return the refusal of a file, or of a batch whose results would be files."""
-    said = (
+    detail = (
         f"you may have {most} files, two for each batch that has not ended among them, and have as"
         f" many; delete one (DELETE {PREFIX}/ID)"
     )
-    return Conflict(said, code="too_many_files")
+    return Conflict(detail, code="too_many_files")
 
 
 def _view(file: StoredFile) -> FileView:
