@@ -11,14 +11,14 @@ import asyncio
 import logging
 import math
 import resource
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
 import httptools
 from prometheus_client import Counter as Metric
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.errors.problems import (
     HeadersTooLarge,
@@ -215,6 +215,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._trailers = 0
         self._plain_head: bytes | None = None
         """Head to parse in place of a request that asks for an upgrade."""
+        self._unanswered: deque[RequestResponseCycle] = deque()
+        """Requests without a complete answer, oldest first; `cycle` is the newest."""
         self._unsent: tuple[float, int] | None = None
         """Last time that bytes of answers were seen waiting for the client, and how many."""
 
@@ -232,6 +234,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._shared.open.discard(self)
+        self._disconnect()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -337,6 +340,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._body_bytes = self._data_bytes = 0
         self._enter(Phase.BODY)
         super().on_headers_complete()
+        self._unanswered.append(self.cycle)
 
     def _without_upgrade(self) -> bytes:
         """The head as it came, but for `Upgrade`."""
@@ -358,6 +362,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Drain what is left of the body, up to its limit."""
+        self._unanswered.popleft()
         super().on_response_complete()
         if self.cycle.response_complete and self.phase in AFTER_ANSWER:
             self._drain_to = self._body_bytes + self._limits.drain_bytes
@@ -438,8 +443,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refuse(self, problem: Problem) -> None:
         """Answer, unless an answer is on its way, and close."""
-        is_answering = self.cycle is not None and self.cycle.response_started
-        if self.transport.is_closing() or (is_answering and not self.cycle.response_complete):
+        is_answering = any(cycle.response_started for cycle in self._unanswered)
+        if self.transport.is_closing() or is_answering:
             return self.transport.abort()
         self._let_go()
         self.transport.write(raw_answer(problem))
@@ -456,11 +461,16 @@ class BoundedProtocol(HttpToolsProtocol):
     def _let_go(self) -> None:
         """Tell the app that its client has left."""
         self._is_refused = True
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        self._disconnect()
         self.flow.resume_reading()
         self.flow.resume_writing()
+
+    def _disconnect(self) -> None:
+        """Tell every request of the connection, and drop those that have not begun."""
+        self.pipeline.clear()
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
 
 def _is_ours(target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:

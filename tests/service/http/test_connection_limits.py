@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.attacked import Attacked, attacked, is_closed, received, status_of
+from tests.service.attacked import ERRORS, Attacked, attacked, is_closed, received, status_of
 
 MIB = 2**20
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
@@ -147,6 +147,8 @@ def test_pipelined_requests_are_answered_up_to_a_bound(server: Attacked) -> None
         client.sendall((GET + b"\r\n") * 4 + GET + b"Connection: close\r\n\r\n")
         assert received(client, until_closed=True).count(b"HTTP/1.1 200") == 5
     assert server.send((GET + b"\r\n") * 5000, until_closed=True).count(b"HTTP/1.1 200") < 1000
+    assert server.send(GET + b"Connection: close\r\n\r\n", until_closed=True)
+    assert "Exception in ASGI application" not in (server.folder / ERRORS).read_text()
 
 
 def endless(server: Attacked, head: bytes, data: bytes, times: int) -> None:
