@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from service.auth.foreign_pages import check_origin
-from service.errors.problems import BodyTooLarge, NotFound, Problem, UnsupportedMedia
-from service.http.body import SLICE_BYTES
-from service.http.inflight_limits import Hold
-from service.http.json_reader import JsonReader
+from service.errors.problems import NotFound, Problem, UnsupportedMedia
 from service.http.negotiation import EVENTS, JSON
 from service.routes.compat import documents
 from service.routes.compat.call import ByBearer, Call, documented
 from service.routes.compat.door import Door
+from service.routes.compat.mcp.message import Message
 from service.schemas.examples import shown
 
 PREFIX = "/mcp"
@@ -87,32 +86,6 @@ def error_form(problem: Problem) -> Response:
     return Response(content, problem.status, headers=problem.headers, media_type=JSON)
 
 
-class Bounded:
-    """Body within the bounds of any JSON here, which the SDK's own reader has not."""
-
-    def __init__(self, receive: Receive, max_bytes: int, hold: Hold) -> None:
-        self._receive = receive
-        self._max_bytes = max_bytes
-        self._hold = hold
-        self._seen = 0
-        self._reader = JsonReader()
-
-    async def __call__(self) -> Message:
-        """Return the next message. Raises: BodyTooLarge, Malformed; Busy, Unavailable."""
-        message = await self._receive()
-        data = message.get("body", b"")
-        self._seen += len(data)
-        if self._seen > self._max_bytes:
-            raise BodyTooLarge(f"the body may have {self._max_bytes} bytes; send a smaller image")
-        self._hold.add(len(data))
-        for start in range(0, len(data), SLICE_BYTES):
-            self._reader.feed(data[start : start + SLICE_BYTES])
-            await asyncio.sleep(0)
-        if not message.get("more_body", False):
-            self._reader = JsonReader()  # the SDK keeps the body; once is enough
-        return message
-
-
 class Served(Response):
     """Answer that the SDK writes."""
 
@@ -122,12 +95,17 @@ class Served(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the SDK answer. Raises: Problem: while the body is read."""
-        from service.routes.compat.mcp.server import serve
-
-        call = self._call
+        serve, call = await asyncio.to_thread(_of_sdk), self._call
         most = call.front.settings.limits.max_body_bytes
         with call.waiting(), call.front.bodies.holding(call.client) as hold:
-            await serve(call, scope, Bounded(receive, most, hold), send)
+            await serve(call, scope, Message(receive, most, hold), send)
+
+
+def _of_sdk() -> Callable[[Call, Scope, Message, Send], Awaitable[None]]:
+    """Import the SDK: at the first message, which takes half a second."""
+    from service.routes.compat.mcp.server import serve
+
+    return serve
 
 
 router = APIRouter(tags=["mcp"], dependencies=documented("bearer"))

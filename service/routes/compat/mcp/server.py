@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from mcp import types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope, Send
 
 from service.admission.parse import parse_as
 from service.errors.problems import Problem
@@ -22,27 +22,28 @@ from service.recipes.recipe import generator
 from service.routes.compat.call import Call
 from service.routes.compat.mcp import tools
 from service.routes.compat.mcp.arguments import Arguments
+from service.routes.compat.mcp.message import Message
 
-CALL = "atelier.call"
-"""Name in a request's scope of its `Call`."""
+CALL, TEXTS = "atelier.call", "atelier.texts"
+"""Names in a request's scope of its `Call`, and of the long texts of its message."""
 INSTRUCTIONS = (
     "Make images and videos. Ask list_models first where several models may be served. An image"
     " of an earlier result is named by its job's id."
 )
 UNBOUNDED = sys.maxsize
-"""Limit of the SDK's, which is not needed: `receive` raises where a body is too large."""
+"""Limit of the SDK's, which is not needed: `Message` raises where a body is too large."""
 Context = ServerRequestContext[Any, Any]
 T = TypeVar("T")
 
 
-async def serve(call: Call, scope: Scope, receive: Receive, send: Send) -> None:
+async def serve(call: Call, scope: Scope, message: Message, send: Send) -> None:
     """Answer one request of an agent. Raises: Problem: while its body is read."""
-    scope[CALL] = call
+    scope[CALL], scope[TEXTS] = call, message.texts
     refused: list[Problem] = []
 
     async def reading() -> Any:
         try:
-            return await receive()
+            return await message()
         except Problem as problem:
             refused.append(problem)
             raise
@@ -108,7 +109,16 @@ async def _result(
     if tool is None:
         said = f"there is no tool {params.name[:80]!r}; there is {', '.join(tools.BY_NAME)}"
         return types.CallToolResult(content=[_text(said)], is_error=True)
-    given = parse_as(tool.arguments, params.arguments or {})
+    assert context.request is not None
+    texts: Mapping[str, str] = context.request.scope[TEXTS]
+    arguments = params.arguments or {}
+    given = parse_as(
+        tool.arguments,
+        {
+            name: texts.get(value, value) if isinstance(value, str) else value
+            for name, value in arguments.items()
+        },
+    )
     if not isinstance(given, Arguments):
         models = {"models": await tools.list_models(call)}
         return types.CallToolResult(content=[_text(json.dumps(models))], structured_content=models)
