@@ -239,3 +239,46 @@ def test_accept_headers_are_bounded(server: Attacked) -> None:
     data = request(b"{}").replace(b"Content-Type", many, 1)
     server.stays_well(lambda: server.send(data), grows=16 * MIB)
     assert status_of(server.send(data)) == 400
+
+
+@pytest.mark.parametrize("place", ["arguments", "method", "elsewhere"])
+def test_a_long_message_of_an_agent_blocks_nobody(server: Attacked, place: str) -> None:
+    long = "A" * (MOST - MIB)
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+    message["params"] = {"name": "edit_image", "arguments": {"prompt": "a cat", "image": "AAAA"}}
+    match place:
+        case "arguments":
+            message["params"]["arguments"]["image"] = long
+        case "method":
+            message["method"] = long
+        case "elsewhere":
+            message["params"]["_meta"] = {"note": long}
+    body = json.dumps(message).encode()
+    head = (
+        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Accept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(body)
+    )
+    found = []
+    server.stays_well(lambda: found.append(status_of(server.send(head + body))), grows=5 * MOST)
+    assert set(found) <= {200, 400}, found
+
+
+@pytest.mark.parametrize(("lines", "size"), [(100_000, 500), (1, 60 * MIB)], ids=["small", "one"])
+def test_lines_of_a_batch_block_nobody(server: Attacked, lines: int, size: int) -> None:
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/images/generations"}
+    text = json.dumps({**line, "body": {"model": MODEL, "prompt": "a" * (size - 150)}})
+    data = f"{text}\n".encode() * lines
+
+    def attack() -> None:
+        with httpx.Client(base_url=server.url, timeout=TIMEOUT_S, trust_env=False) as http:
+            sent = {"file": ("lines.jsonl", data)}
+            file = http.post("/v1/files", files=sent, data={"purpose": "batch"}).json()["id"]
+            asked = {"endpoint": line["url"], "completion_window": "24h", "input_file_id": file}
+            batch = http.post("/v1/batches", json=asked).json()
+            while batch["status"] == "validating":
+                time.sleep(PAUSE_S)
+                batch = http.get(f"/v1/batches/{batch['id']}").json()
+            assert batch["status"] == "failed", batch
+            http.delete(f"/v1/files/{file}")
+
+    server.stays_well(attack, grows=96 * MIB)
