@@ -31,6 +31,7 @@ BELOW_FAMILIES = (
 FLOORS: dict[str, dict[str, str]] = {
     "service": {
         "settings": "",
+        "confined": "",
         "recipes": "",
         "tracing": "settings",
         "jobs": "settings tracing",
@@ -38,7 +39,7 @@ FLOORS: dict[str, dict[str, str]] = {
         "schemas": "settings tracing jobs errors",
         "auth": FRONT_END,
         "metrics": FRONT_END,
-        "http": f"{FRONT_END} metrics recipes",
+        "http": f"{FRONT_END} confined metrics recipes",
         "validation": FRONT_END,
         "safety": f"{FRONT_END} http",
         "webhooks": f"{FRONT_END} auth http",
@@ -123,6 +124,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "models": (),
     "workers": (
         "models",
+        "service.confined",
         "service.jobs",
         "service.metrics.exposition",
         "service.metrics.http",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from PIL import Image, ImageOps, TiffImagePlugin, WebPImagePlugin
 
@@ -43,6 +43,8 @@ class ImageFile:
     height: int
     frames: int = 1
     """Number of its frames: of a video."""
+    decode_s: float = field(default=0.0, compare=False)
+    """Processor time that decoding it took."""
 
 
 def decode(data: bytes, is_mask: bool = False) -> Image.Image:

@@ -23,6 +23,7 @@ from pydantic import (
 from models.spec.controls import FIELD as CONTROL
 from models.spec.controls import ControlKind, work_of
 from models.spec.enlargers import Enlarger
+from models.spec.frame_scaling import FrameScaling
 from models.spec.hires import BUILT_IN
 from models.spec.hires import FIELD as HIRES
 from models.spec.hires import TASK as REDRAWING
@@ -258,6 +259,8 @@ class ModelSpec(BaseModel):
     read_frames: Mapping[str, int] = Field(default_factory=dict)
     """Frames of the video's size that each step draws beside the video, and takes as long for, by
     request field and image; of fields that are not here, none."""
+    frame_scaling: Mapping[str, FrameScaling] = Field(default_factory=dict)
+    """Scaling of the frames of videos that are sent, by request field; every one has it."""
     least_side_px: Mapping[str, int] = Field(default_factory=dict)
     """Least width and height of an image that is sent, by request field."""
     most_ratio: Mapping[str, int] = Field(default_factory=dict)

@@ -31,6 +31,8 @@ IMAGES = (b"\x89PNG", b"\xff\xd8", b"RIFF")
 """First bytes of the images that count as a video of one frame."""
 EDGES = 2**18
 """Pixels that decoders lay around a small frame, at most."""
+FRAME_PIXELS = 4096 * 2160
+"""Pixels of a frame that may be sent, by default: decoders keep up to 17 of them."""
 OPTIONS: Mapping[str, str] = {"protocol_whitelist": "", "enable_drefs": "0"}
 """Options of demuxers: nothing but the file itself is opened, whatever it names."""
 
@@ -42,13 +44,11 @@ class VideoBounds:
     max_frames: int
     max_pixels: int
     """Maximum pixels of all frames together."""
+    max_frame_pixels: int = FRAME_PIXELS
 
 
-def check(data: bytes, max_pixels: int, bounds: VideoBounds) -> ImageFile:
+def check(data: bytes, bounds: VideoBounds) -> ImageFile:
     """Check a file by decoding it, frame by frame: a video, or an image as one of one frame.
-
-    Args:
-        max_pixels: of one frame.
 
     Raises: ImageFileError.
     """
@@ -56,9 +56,9 @@ def check(data: bytes, max_pixels: int, bounds: VideoBounds) -> ImageFile:
     if container is None:
         if not data.startswith(IMAGES):
             raise ImageFileError("is no video in MP4 or WebM, and no PNG, JPEG or WebP")
-        return image_files.check(data, max_pixels)
+        return image_files.check(data, bounds.max_frame_pixels)
     count, width, height = 0, 0, 0
-    for frame in frames(data, max_pixels):
+    for frame in frames(data, bounds.max_frame_pixels):
         count, (width, height) = count + 1, frame.size
         if count > bounds.max_frames:
             said = f"has more than {bounds.max_frames} frames, which is num_frames"

@@ -13,6 +13,7 @@ from PIL import Image
 
 from models.interface.images import open_image, pixels_of
 from models.interface.pipeline import RequestError
+from models.spec.frame_scaling import FrameScaling
 from models.vision.preprocess import ClipPreprocessor
 from models.wan.request import WanRequest
 from models.wan.sent_videos import is_given, video_frames
@@ -21,6 +22,8 @@ BACKGROUND = "background"
 POSE_VIDEO, FACE_VIDEO, MASK_VIDEO = "pose_video", "face_video", "mask_video"
 BACKGROUND_VIDEO = f"{BACKGROUND}_video"
 CHARACTER = "image"
+FRAMES = FrameScaling(fit="stretch")
+"""Scaling of every video's frames."""
 
 
 def animate_inputs(
@@ -82,10 +85,7 @@ def _read(
 
     Raises: RequestError: more frames than the video will have.
     """
-    read = [
-        np.asarray(picture.resize(size, Image.Resampling.LANCZOS).convert(mode))
-        for picture in pictures
-    ]
+    read = [np.asarray(FRAMES.scaled(picture, size).convert(mode)) for picture in pictures]
     if len(read) > frames:
         raise RequestError("num_frames", f"must be {len(read)} at least: {name} has so many")
     return np.stack([read[place] for place in back_and_forth(len(read), frames)])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from models.checkpoint.fingerprint import config_digest, fingerprint
 from models.checkpoint.folder import chosen_defaults
+from models.spec.frame_scaling import FrameScaling
 from models.spec.model_spec import Limits, ModelSpec, Need
+from models.wan import animate_inputs, vace_inputs
+from models.wan.animate_config import AnimateConfig
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.latents import Grid
 from models.wan.request import ANIMATE_VIDEOS, FIELDS, MAX_SEQUENCE_LENGTH, VACE_IMAGES
@@ -72,6 +76,7 @@ def make_spec(
         limits=limits,
         schedulers=OPTIONS,
         read_frames=read_frames_of(checkpoint, grid),
+        frame_scaling=frame_scaling_of(checkpoint),
         most_ratio=most_ratio_of(checkpoint),
         bucket_fields=("width", "height", "num_frames", "max_sequence_length"),
         fingerprint=fingerprint(*sources),
@@ -97,6 +102,18 @@ def most_ratio_of(checkpoint: WanCheckpoint) -> dict[str, int]:
     if checkpoint.reads_control:
         return dict.fromkeys(COVERING, MOST_RATIO)
     return {"image": MOST_RATIO} if checkpoint.animates else {}
+
+
+def frame_scaling_of(checkpoint: WanCheckpoint) -> Mapping[str, FrameScaling]:
+    """Return how the frames of videos are scaled, by field."""
+    if checkpoint.reads_control:
+        return {"control_video": vace_inputs.FRAMES, "mask_video": vace_inputs.MASKS}
+    config = checkpoint.transformer
+    if not isinstance(config, AnimateConfig):
+        return {}
+    face = replace(animate_inputs.FRAMES, side_px=config.motion_encoder_size)
+    plain = dict.fromkeys((*ANIMATE_VIDEOS, "mask_video"), animate_inputs.FRAMES)
+    return {**plain, "face_video": face}
 
 
 def needed_of(checkpoint: WanCheckpoint) -> frozenset[str]:

@@ -17,7 +17,10 @@ from PIL import Image
 
 from models.interface.images import pixels_of
 from models.interface.pipeline import RequestError
+from models.spec.frame_scaling import FrameScaling
 
+FRAMES, MASKS = FrameScaling(fit="cover"), FrameScaling(fit="cover", is_grey=True)
+"""Scaling of a control video's frames, and of its masks."""
 GREY, ANEW, KEPT = 128, 255, 0
 """Level of a frame that is not given, and levels of a mask: drawn anew, or kept as given."""
 
@@ -41,9 +44,9 @@ def read_frames(
     Raises: RequestError: another number of masks.
     """
     width, height = size
-    frames = np.stack([_resized(picture, size) for picture in pictures])
-    found = [_resized(mask.convert("L"), size) for mask in masks]
-    levels = np.stack(found) if found else np.full((1, height, width), ANEW, np.uint8)
+    frames = np.stack([np.asarray(FRAMES.scaled(picture, size)) for picture in pictures])
+    sent = [np.asarray(MASKS.scaled(mask, size)) for mask in masks]
+    levels = np.stack(sent) if sent else np.full((1, height, width), ANEW, np.uint8)
     if len(levels) not in (1, len(frames)):
         raise RequestError("mask_video", f"has {len(levels)} frames, the video {len(frames)}")
     return ControlFrames(frames, np.broadcast_to(levels, frames.shape[:3]))
@@ -66,7 +69,7 @@ def extended(given: ControlFrames, frames: int, last: ControlFrames | None = Non
 
 def kept(picture: Image.Image, size: tuple[int, int]) -> ControlFrames:
     """Return a frame that stays as it is: the first or the last of a video to extend."""
-    frame = _resized(picture, size)[None]
+    frame = np.asarray(FRAMES.scaled(picture, size))[None]
     return ControlFrames(frame, np.full(frame.shape[:3], KEPT, np.uint8))
 
 
@@ -104,16 +107,3 @@ def _interpolated(pixels: np.ndarray, size: int, axis: int) -> np.ndarray:
     between = (places - below).astype(np.float32).reshape(-1, *(1,) * (2 - axis))
     low, high = (pixels.take(np.minimum(at, last), axis) for at in (below, below + 1))
     return low * (1 - between) + high * between
-
-
-def _resized(picture: Image.Image, size: tuple[int, int]) -> np.ndarray:
-    """Return a picture's middle in that size, its proportions kept."""
-    width, height = size
-    wide = width / height <= picture.width / picture.height
-    sides = (
-        picture.width * height // picture.height if wide else width,
-        height if wide else picture.height * width // picture.width,
-    )
-    left, top = sides[0] // 2 - width // 2, sides[1] // 2 - height // 2
-    covering = picture.resize(sides, Image.Resampling.LANCZOS)
-    return np.asarray(covering.crop((left, top, left + width, top + height)))

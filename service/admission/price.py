@@ -12,7 +12,7 @@ from models.spec.hires import BUILT_IN, drawn_size
 from models.spec.hires import FIELD as HIRES
 from models.spec.model_spec import ModelSpec
 from models.spec.passes import passes
-from models.spec.request_images import with_images
+from models.spec.request_images import VIDEO_FIELDS, field_of, with_images
 from models.spec.upscalers import BUCKET, tiles_of
 from models.spec.upscalers import FIELD as UPSCALE
 from service.admission.caller import Caller
@@ -35,6 +35,8 @@ from service.jobs.storage.object_store import input_key
 from service.settings.tenants import TenantSettings
 from service.validation.resolve import steps_of_passes
 
+DECODED_AND_SCALED = 2.0
+"""Processor time of decoding and scaling a video, as a multiple of decoding it."""
 SERVICE_MEMBERS = {"priority", "deadline_s", "webhook"}
 """Fields of a request that are not the model's business, and are shown with it."""
 
@@ -62,7 +64,7 @@ async def price(
     if drafts is not None:
         job = continuing(job, drafts, resolved.spec)
     tail_s = 0.0 if job.stop_at_step else await _tail_s(front, job, resolved.spec)
-    await _predict(front, job, tail_s)
+    await _predict(front, job, tail_s, reading_s(resolved.images))
     safety = front.settings.safety
     is_checked = safety.is_on and safety.after  # each time anew, as the hook may know better now
     may_reuse = front.settings.queue.reuse and not (drafts or job.stop_at_step or is_checked)
@@ -132,8 +134,22 @@ async def _tail_s(front: FrontEnd, job: Job, spec: ModelSpec) -> float:
     return job.images * seconds
 
 
-async def _predict(front: FrontEnd, job: Job, tail_s: float) -> None:
-    """Set the costs of a job, where they are known."""
+def reading_s(images: Images) -> float:
+    """Predict the processor time that a pool takes to decode and scale videos.
+
+    It decodes them as they were decoded here, and scaling takes about as long again.
+    """
+    files = (image.file for path, image in images.items() if field_of(path) in VIDEO_FIELDS)
+    return DECODED_AND_SCALED * sum(file.decode_s for file in files)
+
+
+async def _predict(front: FrontEnd, job: Job, tail_s: float, read_s: float) -> None:
+    """Set the costs of a job, where they are known.
+
+    Args:
+        tail_s: seconds behind the decoding.
+        read_s: seconds of reading its videos, before the first step.
+    """
     cost = await front.costs.predict(job)
     if cost is None:
         return
@@ -141,7 +157,7 @@ async def _predict(front: FrontEnd, job: Job, tail_s: float) -> None:
     compile_s = 0.0
     for bucket in {bucket for bucket, _ in job.passes()}:
         compile_s += await front.costs.compile_s(job.model, bucket)
-    load_s = await front.costs.load_s(job.model, [lora.digest for lora in job.loras])
+    load_s = await front.costs.load_s(job.model, [lora.digest for lora in job.loras]) + read_s
     is_beyond = cost.seconds * job.undone + compile_s + load_s > job.request.get(
         "deadline_s", math.inf
     )

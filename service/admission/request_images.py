@@ -22,6 +22,7 @@ from service.errors.problems import FieldError, Invalid
 from service.front_end.front_end import FrontEnd
 from service.http import fetch
 from service.schemas.request_parts import http_url
+from service.settings.limits import LimitSettings
 
 _LETTERS = (bytes.maketrans(b"-_", b"+/"), b" \t\r\n")
 """Characters to replace in base64, and characters to drop."""
@@ -62,14 +63,14 @@ async def read_all(
             else:
                 file = await front.images.check(data, client)
                 pixels[field_of(path)] += file.width * file.height
-                _check_frames(path, pixels[field_of(path)], front.settings.limits.max_clip_pixels)
+                _check_frames(path, file, pixels[field_of(path)], front.settings.limits)
             found[path] = RequestImage(data, file)
         except ImageFileError as error:
             raise Invalid([FieldError(path, str(error))]) from error
     return found
 
 
-def _check_frames(path: str, pixels: int, most: int) -> None:
+def _check_frames(path: str, file: ImageFile, pixels: int, limits: LimitSettings) -> None:
     """Check that a video's frames, sent as images, are no more than one that is sent as a file.
 
     Args:
@@ -77,16 +78,23 @@ def _check_frames(path: str, pixels: int, most: int) -> None:
 
     Raises: ImageFileError.
     """
-    if field_of(path) in VIDEO_FIELDS and pixels > most:
+    if field_of(path) not in VIDEO_FIELDS:
+        return
+    if file.width * file.height > limits.max_frame_pixels:
         raise ImageFileError(
-            f"and the frames before it have {pixels} pixels; {most} are allowed: send fewer frames,"
-            " or smaller ones"
+            f"has {file.width} x {file.height} pixels; a frame may have {limits.max_frame_pixels}"
+        )
+    if pixels > limits.max_clip_pixels:
+        raise ImageFileError(
+            f"and the frames before it have {pixels} pixels; {limits.max_clip_pixels} are allowed:"
+            " send fewer frames, or smaller ones"
         )
 
 
 def _bounds(front: FrontEnd, frames: int) -> VideoBounds:
     """Return the bounds of a video that comes with a request for one of so many frames."""
-    return VideoBounds(frames, front.settings.limits.max_clip_pixels)
+    limits = front.settings.limits
+    return VideoBounds(frames, limits.max_clip_pixels, limits.max_frame_pixels)
 
 
 async def bytes_of(front: FrontEnd, value: str, client: str) -> bytes:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import base64
 import json
-import resource
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 if __name__ == "__main__":
@@ -21,12 +22,13 @@ if __name__ == "__main__":
 
 from PIL import Image
 
-from models.spec.image_files import ImageFileError, check, mask_of_alpha
+from models.spec.image_files import ImageFile, ImageFileError, check, mask_of_alpha
 from models.spec.video_files import VideoBounds
 from models.spec.video_files import check as check_video
-from service.http.confinement import refuse_calls
+from service.confined.confinement import bound_memory, refuse_calls, refuse_files
+from service.confined.file_packing import unpacked
 from service.http.file_texts import parameters_in, recipe_in
-from service.http.masked_files import paste, prepare, unpacked
+from service.http.masked_files import paste, prepare
 from service.http.pixel_comparison import compare
 
 LENGTH_BYTES = 8
@@ -35,11 +37,6 @@ PARAMETERS, RECIPE = b"t", b"r"
 """Letters of what may be wanted."""
 LONG = (VIDEO, COMPARE)
 """Checks that have the processor time of a video."""
-BASE_BYTES = 320 * 2**20
-"""Memory of a child without pixels: the interpreter, its libraries, and the file itself."""
-BYTES_A_PIXEL = 24
-"""Memory a pixel: WebP holds four copies of four bytes while it is decoded, a progressive JPEG its
-coefficients beside two."""
 
 
 def main(max_pixels: int, image_cpu_s: float, video_cpu_s: float) -> None:
@@ -50,7 +47,8 @@ def main(max_pixels: int, image_cpu_s: float, video_cpu_s: float) -> None:
         image_cpu_s: processor time that an image may take; and so on.
     """
     Image.preinit()  # now, and not in the first file's time
-    confine(max_pixels)
+    bound_memory(max_pixels)
+    refuse_files()
     refuse_calls()
     while head := sys.stdin.buffer.read(LENGTH_BYTES):
         wanted = sys.stdin.buffer.read(1)
@@ -61,25 +59,15 @@ def main(max_pixels: int, image_cpu_s: float, video_cpu_s: float) -> None:
         print(json.dumps(answer), flush=True)
 
 
-def confine(max_pixels: int) -> None:
-    """Bound the memory; forbid to write files."""
-    bounds = {
-        resource.RLIMIT_AS: memory_bytes(max_pixels),
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_FSIZE: 0,
-    }
-    for what, most in bounds.items():
-        resource.setrlimit(what, (most, most))
-
-
-def memory_bytes(max_pixels: int) -> int:
-    """Return the memory that one child may use."""
-    return BASE_BYTES + BYTES_A_PIXEL * max_pixels
-
-
 def fields_of(data: bytes, max_pixels: int) -> dict[str, Any]:
     """Return the fields of an `ImageFile`. Raises: ImageFileError."""
-    return asdict(check(data, max_pixels))
+    return timed(partial(check, data, max_pixels))
+
+
+def timed(checked: Callable[[], ImageFile]) -> dict[str, Any]:
+    """Return the fields of a checked file, with the processor time that checking took."""
+    began = time.process_time()
+    return {**asdict(checked()), "decode_s": time.process_time() - began}
 
 
 def mask_of(data: bytes, max_pixels: int) -> dict[str, Any]:
@@ -89,8 +77,10 @@ def mask_of(data: bytes, max_pixels: int) -> dict[str, Any]:
 
 def video_of(data: bytes, max_pixels: int) -> dict[str, Any]:
     """Return the fields of an `ImageFile`, of a video and its bounds. Raises: ImageFileError."""
-    bounds, (file,) = unpacked(data)
-    return asdict(check_video(file, max_pixels, VideoBounds(**bounds)))
+    about, (file,) = unpacked(data)
+    bounds = VideoBounds(**about)
+    least = replace(bounds, max_frame_pixels=min(max_pixels, bounds.max_frame_pixels))
+    return timed(partial(check_video, file, least))
 
 
 WANTED: Mapping[bytes, Callable[[bytes, int], dict[str, Any]]] = {

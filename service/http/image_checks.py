@@ -21,8 +21,9 @@ from typing import Any
 
 from models.spec.image_files import ImageFile, ImageFileError
 from models.spec.video_files import VideoBounds
+from service.confined.file_packing import packed
 from service.http.fair_limiter import FairLimiter
-from service.http.masked_files import MaskedFiles, packed, to_paste, to_prepare
+from service.http.masked_files import MaskedFiles, to_paste, to_prepare
 from service.http.masked_images import Redrawing
 from service.http.pixel_comparison import Comparison, to_compare
 from service.settings.installation import IMPORT_ROOT

@@ -21,7 +21,7 @@ from models.adapters.files.adapter import AdapterError
 from models.adapters.files.formats import inspect
 from models.adapters.files.names import unpacked
 from models.spec.lora import Expert
-from service.http.confinement import refuse_calls
+from service.confined.confinement import refuse_calls, refuse_files
 
 SPARE_BYTES = 512 * 2**20
 """Memory beside the file: arrays are read one at a time."""
@@ -42,6 +42,7 @@ def main(descriptor: int, expert: Expert | None, cpu_s: int) -> None:
     """Print what the file is."""
     layers = sys.stdin.read()
     confine(os.fstat(descriptor).st_size, cpu_s)
+    refuse_files(descriptor)
     refuse_calls()
     print(json.dumps(look_at(OpenFile(f"/dev/fd/{descriptor}"), layers, expert)))
 

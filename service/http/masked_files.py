@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from PIL import Image
 
 from models.spec.image_files import load, on_white
+from service.confined.file_packing import packed, unpacked
 from service.http.masked_images import Box, Redrawing, masked, pasted
 
 FAST = 1
@@ -30,22 +30,6 @@ class MaskedFiles:
     def of(cls, answer: dict[str, Any]) -> MaskedFiles:
         """Return them as `prepare` answered."""
         return cls(**{**answer, "box": answer["box"] and tuple(answer["box"])})
-
-
-def packed(about: dict[str, Any], *files: bytes) -> bytes:
-    """Return files behind a line that says how long they are, and more."""
-    head = json.dumps({**about, "lengths": [len(file) for file in files]}).encode()
-    return b"\n".join((head, b"".join(files)))
-
-
-def unpacked(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """Return what `packed` was given."""
-    head, _, rest = data.partition(b"\n")
-    about, files = json.loads(head), []
-    for length in about.pop("lengths"):
-        files.append(rest[:length])
-        rest = rest[length:]
-    return about, files
 
 
 def prepare(data: bytes, max_pixels: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from PIL import Image, ImageChops, ImageSequence
 
 from models.spec import image_files, video_files
 from models.spec.image_files import ImageFileError
-from service.http.masked_files import packed, unpacked
+from service.confined.file_packing import packed, unpacked
 
 WHITE = 255
 LEVELS = 256

@@ -13,7 +13,7 @@ OURS = {
     "http/image_checks.py": "a child's answer",
     "http/json_reader.py": "documents within the reader's bounds",
     "http/lora_checks.py": "a child's answer",
-    "http/masked_files.py": "what the front end tells a child",
+    "confined/file_packing.py": "what the front end tells a child",
     "routes/documented_examples.py": "examples of our own",
 }
 """Files with `json.loads` or `model_validate_json`, and what they read."""

@@ -36,7 +36,7 @@ from service.tracing import spans
 from service.tracing.span import NOTHING
 from workers.engine.adapters import LoraGone
 from workers.engine.engine import Engine, EngineOutput
-from workers.engine.errors import EngineDied, GenerationFailed
+from workers.engine.errors import EngineDied, GenerationFailed, explained
 from workers.engine.passes import Told
 from workers.engine.row import Row
 from workers.engine.snapshot import RowSnapshot
@@ -44,6 +44,7 @@ from workers.engine.stage_timing import Turns
 from workers.media import sheets
 from workers.media.marking import Marking
 from workers.media.outputs import File, count, files, preview_fps
+from workers.media.sent_videos import SentVideos
 from workers.media.sound import Sound
 from workers.pool import equal_job, metrics
 from workers.pool.capacity import Places
@@ -84,12 +85,14 @@ class JobRunner:
         check: OutputCheck,
         receipts: Receipts,
         made_by: MadeBy,
+        videos: SentVideos,
     ) -> None:
         self.claim = claim
         self.bill = bill
         self._check = check
         self._receipts = receipts
         self._made_by = made_by
+        self._videos = videos
         self._job = claim.job
         self._marking = marking
         self._engine = engine
@@ -203,6 +206,7 @@ class JobRunner:
             images = await self._read_images()
             if images:  # hashing them may take long
                 self._digests = await asyncio.to_thread(digests_of, images)
+                images = await self._with_frames(images)
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(self._make_one(number, images))
@@ -259,11 +263,19 @@ class JobRunner:
                 self._waiting.discard(number)
                 self.places.come_back(number)
 
-    async def _read_images(self) -> dict[str, bytes]:
+    async def _read_images(self) -> Mapping[str, bytes]:
         """The request's images by path."""
         keys = image_values(self._job.request)
         until_stored = self._patience.until_stored
         return {path: await until_stored(self._store.get, key) for path, key in keys.items()}
+
+    async def _with_frames(self, images: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """Return the request's images with frames in place of its videos."""
+        with explained("reading the videos"), spans.span("videos"):
+            spec = self._engine.pipeline.spec
+            scaled = await self._videos.scaled(images, self._job.request, spec)
+        self.bill.read_videos(scaled.cpu_s)
+        return scaled.images
 
     async def _make_one(self, number: int, images: Mapping[str, bytes]) -> Snapshot:
         """Return one image with its files, made here or by an earlier claim."""

@@ -50,6 +50,7 @@ from workers.loading.model import MeshSlice
 from workers.loading.together import Loaded
 from workers.loading.upscalers import Held, load_upscalers, upscaler_bytes
 from workers.media.marking import Marking
+from workers.media.sent_videos import SentVideos
 from workers.multihost.exits import leave_within
 from workers.multihost.follower import Follower
 from workers.multihost.handshake import Handshake, settings_of
@@ -283,7 +284,7 @@ async def _worker(
     show(one.pool.model, opened.layout, origin, len(settings.pools[pool_name].models))
     return Worker(
         *(pool_name, engine, queue, store, one.pool, settings.queue.lease_s, liveness),
-        *(served, marking, check, turns, origin),
+        *(served, marking, check, turns, origin, SentVideos(settings.limits)),
     )
 
 

@@ -19,6 +19,7 @@ from service.settings.pools import PoolSettings
 from service.tracing.log_context import about, hide_prompts, note
 from workers.engine.engine import Engine
 from workers.media.marking import Marking
+from workers.media.sent_videos import SentVideos
 from workers.pool import metrics
 from workers.pool.capacity import Capacity
 from workers.pool.job_runner import JobRunner
@@ -55,6 +56,7 @@ class RunningJobs:
         marking: Marking,
         receipts: Receipts,
         check: OutputCheck | None = None,
+        videos: SentVideos | None = None,
     ) -> None:
         self._engine = engine
         self._queue = queue
@@ -64,6 +66,7 @@ class RunningJobs:
         self._receipts = receipts
         self._made_by = made_by(engine.pipeline.spec, engine.layout)
         self._check = check or no_check
+        self._videos = videos or SentVideos()
         # A preview shows what has not been checked.
         self._preview_every_s = 0 if check else settings.preview_every_s
         self._patience = Patience(settings.store_patience_s)
@@ -106,7 +109,7 @@ class RunningJobs:
         places = self._capacity.enter(job.images, is_suspect=bool(job.deaths))
         work = JobRunner(
             claim, engine, queue, self._store, self._patience, progress, snapshots, places, bill,
-            self._marking, self._check, self._receipts, self._made_by,
+            self._marking, self._check, self._receipts, self._made_by, self._videos,
         )  # fmt: skip
         self.leases.hold(claim, bill)
         self._tasks[work] = task = asyncio.create_task(self._see_through(work), name=job.id)

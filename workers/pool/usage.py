@@ -15,6 +15,11 @@ class Bill:
     def __init__(self) -> None:
         self._pictures: dict[int, float] = {}
         self._compilations: list[Compilation] = []
+        self._videos_s = 0.0
+
+    def read_videos(self, cpu_s: float) -> None:
+        """Record the processor time that decoding and scaling the request's videos took."""
+        self._videos_s += cpu_s
 
     def step(self, picture: int, row: Row) -> None:
         """Record one image's step."""
@@ -42,7 +47,7 @@ class Bill:
         return self._with(sum(one.charge_s for one in self._compilations))
 
     def _with(self, compile_s: float) -> Spent:
-        return Spent(compile_s + sum(self._pictures.values()), compile_s)
+        return Spent(self._videos_s + compile_s + sum(self._pictures.values()), compile_s)
 
     @property
     def is_settled(self) -> bool:

@@ -27,6 +27,7 @@ from workers import metrics as worker_metrics
 from workers.engine.engine import Engine
 from workers.health.liveness import Liveness
 from workers.media.marking import Marking
+from workers.media.sent_videos import SentVideos
 from workers.pool import metrics
 from workers.pool.capacity import Capacity
 from workers.pool.cost_reporting import CostReporter
@@ -68,6 +69,7 @@ class Worker:
         lease_s: float, liveness: Liveness | None = None, served: Sizes = ANY_SIZE,
         marking: Marking = PLAIN_MARKING, check: OutputCheck | None = None,
         turns: AllPresent | None = None, origin: Origin = UNKNOWN,
+        videos: SentVideos | None = None,
     ) -> None:  # fmt: skip
         self.name = f"{name}-{secrets.token_hex(3)}"
         self.engine = engine
@@ -84,7 +86,8 @@ class Worker:
         self._receipts = Receipts(engine, settings.receipts)
         self._idle = IdleWork()
         self._running = RunningJobs(
-            engine, queue, store, self._capacity, lease_s, settings, marking, self._receipts, check
+            *(engine, queue, store, self._capacity, lease_s, settings, marking),
+            *(self._receipts, check, videos),
         )
         self._preemption = Preemption(
             self.name, self._running, self._capacity, self._cost_reporter, settings

@@ -168,7 +168,7 @@ class Usage(BaseModel):
     """Denoising steps that ran, summed over the images."""
     device_seconds: float = 0.0
     """Seconds of a mesh slice, in all attempts: encoding, steps, decoding, upscaling, and
-    `compile_seconds`."""
+    `compile_seconds`. With the processor time of decoding and scaling videos that were sent."""
     compile_seconds: float = 0.0
     """Seconds of these for compiling programs that this job was the first to need, however it ends:
     what is still being compiled then is added when that is over."""

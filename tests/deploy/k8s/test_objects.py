@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from service.http.image_check_process import memory_bytes
+from service.confined.confinement import memory_bytes
 from tests.deploy.k8s.conftest import V6E, VARIANTS
 from tests.deploy.k8s.objects import (
     COMPONENT,

@@ -12,8 +12,8 @@ from tests.hostile_images import HOSTILE_VIDEOS, animation, larger_than_it_says,
 from tests.models.spec.test_image_files import save
 from workers.media.video import encode_video
 
-BOUNDS = VideoBounds(max_frames=9, max_pixels=10**6)
 MAX_PIXELS = 10_000
+BOUNDS = VideoBounds(max_frames=9, max_pixels=10**6, max_frame_pixels=MAX_PIXELS)
 NEAR = 24
 """Levels that a strong edge in colours of half the size is off, at the best quality."""
 FLAT = 6
@@ -35,7 +35,7 @@ def test_frames_have_the_colours_that_were_encoded(container: str) -> None:
     assert found.shape == pixels.shape
     off = np.abs(found.astype(int) - pixels)
     assert off.max() <= NEAR and max(off[:, 4:20].max(), off[:, 28:].max()) <= FLAT
-    assert check(data, MAX_PIXELS, BOUNDS) == ImageFile(f"video/{container}", 80, 48, 5)
+    assert check(data, BOUNDS) == ImageFile(f"video/{container}", 80, 48, 5)
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_frames_have_the_colours_that_were_encoded(container: str) -> None:
 )
 def test_other_codecs_are_read(codec: str, container: str) -> None:
     data = video(5, (64, 64), codec, container)
-    assert check(data, MAX_PIXELS, BOUNDS).frames == 5
+    assert check(data, BOUNDS).frames == 5
     assert np.abs(np.asarray(next(frames(data))).astype(int) - (0, 128, 128)).max() <= NEAR
 
 
 def test_an_image_is_a_video_of_one_frame() -> None:
     data = save(Image.new("RGB", (8, 6), "red"), "PNG")
-    assert check(data, MAX_PIXELS, BOUNDS) == ImageFile("image/png", 8, 6, 1)
+    assert check(data, BOUNDS) == ImageFile("image/png", 8, 6, 1)
     assert [frame.size for frame in frames(data)] == [(8, 6)]
 
 
@@ -84,22 +84,22 @@ def test_a_turned_video_is_read_upright() -> None:
 )
 def test_what_is_beyond_bounds_is_refused(data: bytes, said: str) -> None:
     with pytest.raises(ImageFileError, match=said):
-        check(data, MAX_PIXELS, BOUNDS)
+        check(data, BOUNDS)
 
 
 def test_pixels_of_all_frames_together_are_bounded() -> None:
     bounds = VideoBounds(9, 5 * 32 * 32 - 1)
     with pytest.raises(ImageFileError, match="5119 pixels in all"):
-        check(video(5), MAX_PIXELS, bounds)
-    assert check(video(5), MAX_PIXELS, VideoBounds(9, 5 * 32 * 32)).frames == 5
+        check(video(5), bounds)
+    assert check(video(5), VideoBounds(9, 5 * 32 * 32)).frames == 5
 
 
 @pytest.mark.parametrize("name", HOSTILE_VIDEOS)
 def test_a_hostile_file_is_refused(name: str) -> None:
     with pytest.raises(ImageFileError):
-        check(HOSTILE_VIDEOS[name](), MAX_PIXELS, BOUNDS)
+        check(HOSTILE_VIDEOS[name](), BOUNDS)
 
 
 def test_another_codec_is_named() -> None:
     with pytest.raises(ImageFileError, match=r"encoded as mjpeg; send H\.264"):
-        check(HOSTILE_VIDEOS["another codec"](), MAX_PIXELS, BOUNDS)
+        check(HOSTILE_VIDEOS["another codec"](), BOUNDS)

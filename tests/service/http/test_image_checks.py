@@ -228,7 +228,7 @@ async def test_nothing_of_the_working_directory_is_run(
     [("bytearray(400_000_000)", "MemoryError"), ("open('f', 'wb', 0).write(b'x')", "OSError")],
 )
 def test_what_a_child_may_not_do(act: str, error: str, tmp_path: Path) -> None:
-    code = f"from service.http.image_check_process import confine; confine(1000)\n{act}"
+    code = f"from service.confined.confinement import bound_memory; bound_memory(1000)\n{act}"
     ended = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

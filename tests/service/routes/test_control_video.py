@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
+from models.spec.image_files import ImageFile
+from service.admission.price import DECODED_AND_SCALED
+from service.http.image_checks import ImageChecks
 from service.jobs.queue import Queue
+from service.jobs.scheduling.cost_model import CostKey, CostRow, PoolFacts
 from service.jobs.storage.object_store import Store
 from service.settings.settings import Settings
 from tests.hostile_images import video
@@ -38,7 +43,8 @@ FIVE, IMAGE = encoded(clip("mp4", 5)), encoded(picture())
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    limits = settings.limits.model_copy(update={"max_clip_pixels": 35_000})
+    bounds = {"max_clip_pixels": 35_000, "max_frame_pixels": 20_000}
+    limits = settings.limits.model_copy(update=bounds)
     return settings.model_copy(update={"limits": limits})
 
 
@@ -126,3 +132,55 @@ async def test_a_model_that_reads_no_videos_refuses_them_by_name(
         answer = await generate(http, control_video=FIVE)
     assert answer.status_code == 422
     assert [error["field"] for error in answer.json()["errors"]] == ["control_video"]
+
+
+@pytest.fixture
+def slow_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file takes a quarter of a second of processor time to decode."""
+
+    def slowly(check: Callable[..., Awaitable[ImageFile]]) -> Callable[..., Awaitable[ImageFile]]:
+        async def checked(*arguments: Any) -> ImageFile:
+            return replace(await check(*arguments), decode_s=0.25)
+
+        return checked
+
+    for name in ("check", "check_video"):
+        monkeypatch.setattr(ImageChecks, name, slowly(getattr(ImageChecks, name)))
+
+
+async def test_reading_a_video_is_priced(
+    http: httpx.AsyncClient, queue: Queue, pool: StandIn, slow_decoding: None
+) -> None:
+    """By the processor time that the check took, also in what deadlines are held against."""
+    await queue.register("other", CONTROLLED, ready=True, facts=PoolFacts("here", slots=1))
+    row = CostRow(step_s=0.1, encode_s=0.1, decode_s=0.3)
+    bucket = CONTROLLED.bucket(CONTROLLED.defaults)
+    await queue.measured(VIDEO.name, {CostKey(bucket, "here", 1): row})
+    priced = [
+        await queue.get((await generate(http, **more)).json()["id"])
+        for more in ({}, {"control_video": FIVE}, {"control_video": [IMAGE] * 5})
+    ]
+    plain, *others = [(job.cost or 0, job.run_s or 0) for job in priced if job]
+    assert plain[0] > 0
+    for (cost, run_s), files in zip(others, (1, 5), strict=True):
+        assert cost - plain[0] == pytest.approx(files * 0.25 * DECODED_AND_SCALED)
+        assert run_s - plain[1] == pytest.approx(files * 0.25 * DECODED_AND_SCALED)
+    late = await generate(http, control_video=FIVE, deadline_s=plain[1] + 0.1)
+    assert (late.status_code, late.json()["errors"][0]["field"]) == (422, "deadline_s")
+    assert "takes about 1.3 s" in late.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("video_sent", "said"),
+    [
+        (encoded(video(1, (160, 144))), "160 x 144 pixels a frame; 20000 are allowed"),
+        ([encoded(picture(size=(160, 144)))], "160 x 144 pixels; a frame may have 20000"),
+    ],
+    ids=["a file", "an image a frame"],
+)
+async def test_frames_are_bounded(
+    http: httpx.AsyncClient, pool: StandIn, video_sent: Any, said: str
+) -> None:
+    answer = await generate(http, control_video=video_sent)
+    assert answer.status_code == 422
+    assert said in answer.text

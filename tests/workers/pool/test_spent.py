@@ -4,15 +4,19 @@ died, were given back or failed, and of compiling that goes on when its job has 
 from __future__ import annotations
 
 import asyncio
+import io
 
 import pytest
+from PIL import Image
 
 from models.parallel.axis_rules import Layout
+from models.spec.frame_scaling import FrameScaling
 from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
 from service.settings.tenants import TenantSettings
+from tests.hostile_images import video
 from tests.workers.at_work import at_work, has_step
 from tests.workers.jobs import ended, reached, toy_job
 from tests.workers.polling import DEADLINE_S, until
@@ -21,6 +25,8 @@ from tests.workers.toy import ToyPipeline
 LIMITS = TenantSettings(device_seconds_per_hour=1e6)
 WARM = {"width": 32, "height": 16}
 NEW = {"width": 48, "height": 16, "phase": "slow-to-compile"}
+LEAST_READING_S = 0.05
+"""Of a process that starts, decodes three frames and scales them."""
 ROUNDED_S = 1e-5
 """Of a few amounts in millionths."""
 
@@ -162,3 +168,43 @@ async def test_a_bucket_at_hand_may_have_to_be_compiled_even_so(
         await queue.put(waiting)
         assert (await ended(queue, waiting)).state is JobState.SUCCEEDED
         assert pool._running.compiling == 0
+
+
+async def test_reading_a_video(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    """It is read once for all images of a job, in the size that the model takes."""
+    spec = pipeline.spec
+    pipeline.spec = spec.model_copy(update={"frame_scaling": {"control_video": FrameScaling()}})
+    pipeline.gate.open()
+    job = toy_job(num_images=2, num_frames=5, control_video="inputs/a/control_video")
+    await store.put("inputs/a/control_video", video(3, (1920, 1040)), "video/mp4")
+    plain = toy_job(num_images=2, num_frames=5)
+    async with at_work(pipeline, layout, queue, store):
+        await queue.put(plain, limits=LIMITS)
+        plain = await ended(queue, plain)
+        await queue.put(job, limits=LIMITS)
+        job = await ended(queue, job)
+    assert job.state is JobState.SUCCEEDED, job.error
+    assert [*pipeline.images] == [f"control_video.{number}" for number in range(3)]
+    with Image.open(io.BytesIO(pipeline.images["control_video.0"])) as frame:
+        assert frame.size == (32, 16)
+    assert job.usage.device_seconds > LEAST_READING_S
+    both_s = plain.usage.device_seconds + job.usage.device_seconds
+    assert await charged(queue, job) == pytest.approx(both_s, abs=ROUNDED_S)
+
+
+async def test_a_video_that_cannot_be_read(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    spec = pipeline.spec
+    pipeline.spec = spec.model_copy(update={"frame_scaling": {"control_video": FrameScaling()}})
+    pipeline.gate.open()
+    job = toy_job(num_frames=2, control_video="inputs/a/control_video")
+    await store.put("inputs/a/control_video", video(3), "video/mp4")
+    async with at_work(pipeline, layout, queue, store):
+        await queue.put(job)
+        job = await ended(queue, job)
+    assert job.state is JobState.FAILED and job.error
+    assert job.error.code == "invalid_request"
+    assert "control_video: has more than 2 frames" in job.error.message

@@ -1,21 +1,26 @@
-"""Confinement of a child process that reads clients' files, by refusing it system calls.
+"""Confinement of a child process that reads clients' files: of memory, files and system calls.
 
 Code that a hostile file makes a decoder run cannot open sockets, start programs or processes, send
-signals, trace others, nor delete, rename or change the modes of files. It can open files; the
-child's RLIMIT_FSIZE keeps it from writing to them. On other systems and processors nothing is
-refused.
+signals, trace others, nor delete, rename or change the modes of files (seccomp). It can read the
+files of Python, of installed packages and of the system's libraries, since modules are imported
+when a file wants them, and no other files (Landlock, from Linux 5.13 on). It can write none. On
+other systems and processors nothing is refused.
 
-Source: Linux, Documentation/userspace-api/seccomp_filter.rst; include/uapi/linux: seccomp.h,
-filter.h, audit.h, prctl.h; arch/*/include/uapi/asm/unistd*.h.
+Source: Linux, Documentation/userspace-api/seccomp_filter.rst and landlock.rst; include/uapi/linux:
+seccomp.h, filter.h, audit.h, prctl.h, landlock.h; arch/*/include/uapi/asm/unistd*.h.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import platform
+import resource
 import struct
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 _NO_NEW_PRIVS, _SECCOMP, _FILTER = 38, 22, 2
@@ -26,9 +31,21 @@ _NUMBER, _ARCHITECTURE, _FLAGS = 0, 4, 16
 """Places of these words in `struct seccomp_data`; clone's flags are its first argument."""
 _ALLOW = 0x7FFF0000
 _REFUSE, _UNKNOWN = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+"""System calls of Landlock, on every processor."""
+_PATH_BENEATH = 1
+_READ_FILE, _READ_FOLDER, _ALL_FILE_ACCESS = 1 << 2, 1 << 3, (1 << 13) - 1
+"""Kinds of access, those of Landlock's first version."""
+_SYSTEM_LIBRARIES = ("/usr", "/lib", "/lib64")
 _CLONE3, _THREAD = 435, 0x00010000
 _X32 = 0x40000000
 """Number from which on x86-64 has the same calls again."""
+
+BASE_BYTES = 320 * 2**20
+"""Memory of a child without pixels: the interpreter, its libraries, and the file itself."""
+BYTES_A_PIXEL = 24
+"""Memory a pixel: WebP holds four copies of four bytes while it is decoded, a progressive JPEG its
+coefficients beside two."""
 
 
 class SystemCalls(NamedTuple):
@@ -73,11 +90,24 @@ CALLS = {
 """Numbers by machine."""
 
 
-def refuse_calls() -> bool:
-    """Refuse system calls for good; return whether Linux does.
+def bound_memory(max_pixels: int) -> None:
+    """Bound the memory of this process, which decodes images; forbid it to write files."""
+    bounds = {
+        resource.RLIMIT_AS: memory_bytes(max_pixels),
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: 0,
+    }
+    for what, most in bounds.items():
+        resource.setrlimit(what, (most, most))
 
-    Files are still opened: modules are imported when a file wants them.
-    """
+
+def memory_bytes(max_pixels: int) -> int:
+    """Return the memory that a process may use to decode images of so many pixels."""
+    return BASE_BYTES + BYTES_A_PIXEL * max_pixels
+
+
+def refuse_calls() -> bool:
+    """Refuse system calls for good; return whether Linux does."""
     calls = CALLS.get(platform.machine())
     if calls is None or platform.system() != "Linux":
         return False
@@ -87,6 +117,42 @@ def refuse_calls() -> bool:
     header = struct.pack("HxxxxxxP", count, ctypes.addressof(buffer))
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     return not prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) and not prctl(_SECCOMP, _FILTER, header, 0, 0)
+
+
+def refuse_files(*descriptors: int) -> bool:
+    """Refuse to open files but Python's own, its libraries and ours; return whether Linux does.
+
+    Args:
+        descriptors: of open files that may be opened again.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    handled = ctypes.c_uint64(_ALL_FILE_ACCESS)
+    ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(handled), ctypes.sizeof(handled), 0)
+    if platform.system() != "Linux" or ruleset < 0:
+        return False
+    for folder in _imported_from():
+        opened = os.open(folder, os.O_PATH)
+        _allow(libc, ruleset, opened, _READ_FILE | _READ_FOLDER)
+        os.close(opened)
+    for descriptor in descriptors:
+        _allow(libc, ruleset, descriptor, _READ_FILE)
+    libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
+    is_refused: bool = libc.syscall(_RESTRICT_SELF, ruleset, 0) == 0
+    os.close(ruleset)
+    return is_refused
+
+
+def _imported_from() -> Iterable[str]:
+    """Yield the folders of Python, of installed packages, of our own and of system libraries."""
+    packages = (str(Path(__file__).parents[2] / name) for name in ("models", "service"))
+    folders = (sys.prefix, sys.base_prefix, *packages, *_SYSTEM_LIBRARIES)
+    yield from (folder for folder in folders if Path(folder).is_dir())
+
+
+def _allow(libc: ctypes.CDLL, ruleset: int, descriptor: int, access: int) -> None:
+    """Allow access to a file, or to all beneath a folder."""
+    rule = struct.pack("=Qi", access, descriptor)
+    libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, rule, 0)
 
 
 def _instructions(calls: SystemCalls) -> Iterable[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import subprocess
 import sys
@@ -23,13 +24,19 @@ ACTS = {
 PROGRAM = """
 import ctypes, sys
 sys.path.insert(0, {root!r})
-from service.http.confinement import refuse_calls
+from service.confined.confinement import refuse_calls, refuse_files
+refuse_files()
 assert refuse_calls()
 try:
     {act}
 except PermissionError:
     sys.exit(7)
 """
+
+
+def has_landlock() -> bool:
+    """Whether this machine's Linux knows Landlock."""
+    return ctypes.CDLL(None).syscall(444, None, 0, 1) > 0
 
 
 @pytest.mark.skipif(
@@ -42,7 +49,24 @@ def test_what_no_file_needs_is_refused(act: str) -> None:
     assert subprocess.run([sys.executable, "-I", "-c", program]).returncode == 7
 
 
-def test_threads_still_start_and_files_are_read() -> None:
-    act = "import threading; threading.Thread(target=lambda: open('/proc/self/stat')).start()"
+@pytest.mark.skipif(not has_landlock(), reason="only Linux from 5.13 on refuses files")
+@pytest.mark.parametrize(
+    "act",
+    [
+        "open('/etc/passwd')",
+        "import os; os.listdir('/')",
+        "open('/proc/self/environ')",
+        "open({ours!r})",
+    ],
+)
+def test_other_files_are_refused(act: str, tmp_path: Path) -> None:
+    ours = tmp_path / "ours"
+    ours.touch()
+    program = PROGRAM.format(root=str(ROOT), act=act.format(ours=str(ours)))
+    assert subprocess.run([sys.executable, "-I", "-c", program]).returncode == 7
+
+
+def test_threads_still_start_and_modules_are_imported() -> None:
+    act = "import threading, av; threading.Thread(target=lambda: open(av.__file__)).start()"
     program = PROGRAM.format(root=str(ROOT), act=act)
     assert subprocess.run([sys.executable, "-I", "-c", program]).returncode == 0

@@ -1,0 +1,159 @@
+"""Videos of requests as frames in the size that a model reads them in, made in a child process.
+
+Front ends have checked each file. Pools decode it again, once a job, since frames are hundreds of
+times as large as their file. A decoder that a hostile file breaks or fills with memory is a child's
+here, too, and the processor time that it takes is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from models.interface.pipeline import RequestError
+from models.spec.model_spec import ModelSpec
+from models.spec.request_images import VIDEO_FIELDS, field_of
+from service.confined.file_packing import packed
+from service.settings.installation import IMPORT_ROOT
+from service.settings.limits import LimitSettings
+
+PROGRAM = Path(__file__).with_name("video_process.py")
+LENGTH_BYTES = 8
+STREAM_BYTES = 2**22
+"""Bytes of frames that may wait to be read."""
+TIMES = 4
+"""Processor time that a file may take here, as a multiple of what a check may take: frames are
+scaled, too, and a pool's processor may be a slower one."""
+KILLED = "takes more than {:g} s to decode and scale; send it shorter or smaller"
+BROKEN = "is broken and cannot be decoded (it breaks the decoder)"
+
+
+@dataclass(frozen=True)
+class Video:
+    """A file of a request's video: the whole of it, or the image of one frame."""
+
+    path: str
+    data: bytes
+    about: Mapping[str, Any]
+    """Message about it to the child."""
+
+
+@dataclass(frozen=True)
+class ScaledVideos:
+    """Images of a request, whose videos are lists of frames in the size that the model reads."""
+
+    images: Mapping[str, bytes]
+    """Files by path."""
+    cpu_s: float = 0.0
+    """Processor time that decoding and scaling took."""
+
+
+class SentVideos:
+    """Decodes and scales the videos of requests, each request's in a process of its own."""
+
+    def __init__(self, limits: LimitSettings | None = None) -> None:
+        limits = limits or LimitSettings()
+        self._cpu_s = TIMES * limits.video_cpu_s
+        self._arguments = (str(limits.max_frame_pixels), str(self._cpu_s))
+
+    async def scaled(
+        self, images: Mapping[str, bytes], fields: Mapping[str, Any], spec: ModelSpec
+    ) -> ScaledVideos:
+        """Return a request's images, with frames in place of its videos.
+
+        Args:
+            fields: of the resolved request.
+
+        Raises: RequestError: a file that is damaged, or takes too long.
+        """
+        videos = list(videos_of(images, fields, spec))
+        if not videos:
+            return ScaledVideos(images)
+        child = await self._start()
+        try:
+            frames, answer = await _ask(child, videos)
+        finally:
+            await _end(child)
+        if answer is None:
+            raise RequestError(self._breaking(videos), self._why(child.returncode))
+        if "error" in answer:
+            raise RequestError(field_of(answer["path"]), answer["error"])
+        read = {video.path for video in videos}
+        others = {path: data for path, data in images.items() if path not in read}
+        named = zip(paths_of(videos, answer["counts"]), frames, strict=True)
+        return ScaledVideos({**others, **dict(named)}, answer["cpu_s"])
+
+    async def _start(self) -> Process:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", str(PROGRAM), str(IMPORT_ROOT), *self._arguments),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            limit=STREAM_BYTES,
+            env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
+            start_new_session=True,  # Ctrl-C is the pool's alone
+        )
+
+    def _breaking(self, videos: list[Video]) -> str:
+        """Return the field to name where the child does not say which file killed it."""
+        return field_of(max(videos, key=lambda video: len(video.data)).path)
+
+    def _why(self, code: int | None) -> str:
+        return KILLED.format(self._cpu_s) if code == -signal.SIGPROF else BROKEN
+
+
+def videos_of(
+    images: Mapping[str, bytes], fields: Mapping[str, Any], spec: ModelSpec
+) -> Iterator[Video]:
+    """Yield the files of a request's videos, in their order."""
+    for path, data in images.items():
+        if scaling := spec.frame_scaling.get(field_of(path)):
+            size = scaling.size(fields["width"], fields["height"])
+            most = fields["num_frames"] if path in VIDEO_FIELDS else 1
+            told = {"path": path, "scaling": asdict(scaling), "size": size, "max_frames": most}
+            yield Video(path, data, told)
+
+
+def paths_of(videos: list[Video], counts: list[int]) -> Iterator[str]:
+    """Yield the path of each frame: those of a file behind its own, `pose_video.0` and so on."""
+    for video, count in zip(videos, counts, strict=True):
+        if video.path in VIDEO_FIELDS:
+            yield from (f"{video.path}.{index}" for index in range(count))
+        else:
+            yield video.path
+
+
+async def _ask(child: Process, videos: list[Video]) -> tuple[list[bytes], dict[str, Any] | None]:
+    """Return all frames and the answer; None: the child has died."""
+    assert child.stdin is not None and child.stdout is not None
+    about = {"videos": [video.about for video in videos]}
+    data = await asyncio.to_thread(packed, about, *(video.data for video in videos))
+    frames: list[bytes] = []
+    try:
+        child.stdin.write(data)
+        await child.stdin.drain()
+        child.stdin.close()
+        while length := int.from_bytes(await child.stdout.readexactly(LENGTH_BYTES), "big"):
+            frames.append(await child.stdout.readexactly(length))
+        answer: dict[str, Any] = json.loads(await child.stdout.readline())
+    except (ConnectionError, asyncio.IncompleteReadError):
+        await child.wait()
+        return [], None
+    return frames, answer
+
+
+async def _end(child: Process) -> None:
+    """Kill a child that still runs."""
+    if child.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL)
+    await child.wait()
