@@ -29,6 +29,8 @@ redis.utils.get_lib_version = cache(redis.utils.get_lib_version)
 """It reads the package's metadata from the disk, and is called for each of many connections."""
 os.environ["OMP_NUM_THREADS"] = "1"
 """Torch's and NumPy's: on networks this small threads only wait for each other."""
+os.environ["GOGC"] = "400"
+"""Of kubectl, Helm and promtool: a fifth of their time, at Go's own setting, is for garbage."""
 PATIENCE_S = 60
 """With a Redis that shares two busy cores and their disk."""
 COMPILED = "TESTS_COMPILED"
@@ -46,10 +48,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         hypothesis.settings.load_profile("same")
 
 
+RARELY = (100_000, 20, 20)
+"""Thresholds of the garbage collector. Tracing makes millions of objects, few of them cyclic: by
+Python's own thresholds a twelfth of the time of such tests goes into looking for those."""
+
+
 def pytest_collection_finish() -> None:
     """Spare every garbage collection what imports have made, which stays to the end."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*RARELY)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -65,13 +65,22 @@ def animation(kind: str, frames: int) -> bytes:
 
 
 def video(
-    frames: int, size: tuple[int, int] = (32, 32), codec: str = "libx264", container: str = "mp4"
+    frames: int,
+    size: tuple[int, int] = (32, 32),
+    codec: str = "libx264",
+    container: str = "mp4",
+    **options: str,
 ) -> bytes:
-    """A video of one colour: few bytes, however long and large."""
+    """A video of one colour: few bytes, however long and large.
+
+    Args:
+        options: of the codec.
+    """
     file = io.BytesIO()
     with av.open(file, "w", format=container) as written:
         stream = written.add_stream(codec, rate=16)
         stream.width, stream.height = size
+        stream.options = options
         stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
         frame = av.VideoFrame.from_image(Image.new("RGB", size, "teal"))
         for number in range(frames):

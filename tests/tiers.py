@@ -173,6 +173,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "models/nn/attention/test_compiled.py": (
         "test_products_of_eight_bits_compile[TPU v6 lite]",
         "test_splash_compiles",
+        "test_the_compiler_knows_a_chips_memory",
     ),
     "models/nn/kernels/test_block_size_search.py": ("test_our_own_kernel_fills_the_matrix_units",),
     "models/sdxl/test_control_checkpoint.py": (
@@ -265,6 +266,7 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
     "workers/plan/test_limits.py": (
         "test_a_step_of_flux_on_four_chips[flux-tensor]",
         "test_attention_fills_the_matrix_units",
+        "test_a_step_of_sdxl_on_one_chip",
         "test_products_and_norms_of_a_layer_of_wan",
     ),
     "workers/pool/test_hires_process.py": (),
@@ -284,8 +286,9 @@ NIGHTLY: Mapping[str, tuple[str, ...]] = {
 
 COMPUTING = ("bench", "families", "models", "parallel", "parity", "workers")
 """Folders whose tests compute in their own process, rather than wait for others."""
-NETWORKS = ("models", "parity")
-"""Those of them in which the gate checks the shapes of networks; `make test-all` does in all."""
+NETWORKS = ("parity",)
+"""Those of them in which the gate checks the shapes of networks, which whole models pass through
+there; `make test-all` checks them in all."""
 
 ALONE: Mapping[str, tuple[str, ...]] = {}
 """Tests that run after all others, one at a time, by file below `tests`; empty: all tests in it."""
@@ -307,8 +310,17 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
             *("playground", "references", "safety", "single_file"),
         )
     ),
+    "manifests": tuple(
+        f"deploy/k8s/test_{name}.py"
+        for name in (
+            *("chart", "code", "machines", "network", "objects", "plans", "redis", "restarts"),
+            *("scaling", "schemas", "values", "walk"),
+        )
+    ),
+    "wheel": tuple(f"packaging/test_{name}.py" for name in ("editable", "release", "wheel")),
 }
-"""Files that run in one process since they share a running system, by that system's name."""
+"""Files that run in one process since they share what takes long to make, by its name: a running
+system, rendered manifests, a wheel."""
 
 
 SENSITIVITY = re.compile(r"fails?_by_far|_bites?$|is_told_apart")

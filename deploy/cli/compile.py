@@ -53,8 +53,6 @@ def run(args: argparse.Namespace) -> int:
     from service.jobs.storage.private_folders import be_private
     from service.settings.section import ConfigError
     from service.tracing.log_format import log_to_stderr
-    from workers.building.build import build
-    from workers.building.target import Target
     from workers.slice.topology import PlanError
 
     be_private()
@@ -64,6 +62,9 @@ def run(args: argparse.Namespace) -> int:
     if url is None:
         raise UsageError("say where executables go: --out URL, or `executables` in the settings")
     pool, started = pool_of(settings, args.model, args.pool), time.monotonic()
+    from workers.building.build import build  # JAX: seconds, which wrong use need not wait for
+    from workers.building.target import Target
+
     try:
         target = Target.parse(args.topology, args.devices)
         programs = build(settings, pool, target, url, tell)

@@ -1,17 +1,28 @@
-"""A system that wants keys, as its user has it: made, used and revoked while it runs, and a quota
-that comes meanwhile."""
+"""A system that wants keys, as its user has it: made, used and revoked while it runs, a quota that
+comes meanwhile, and an end by Ctrl-C in the middle of a job, which the next system goes on with."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 
 import httpx
 
+from service.client import Client
 from tests.e2e.conftest import Start
-from tests.e2e.system import ATELIER, DEADLINE_S, environment, until
+from tests.e2e.system import (
+    ATELIER,
+    DEADLINE_S,
+    System,
+    children,
+    environment,
+    is_alive,
+    until,
+)
+from tests.e2e.test_life import start_long_job
 
 
 def atelier(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -43,14 +54,25 @@ def check_log(lines: list[str], key_id: str) -> None:
     assert any(one.endswith("left: succeeded") for one in said), said
 
 
+def end_by_ctrl_c(system: System) -> None:
+    """It drains, and leaves nobody behind."""
+    family = children(system.process.pid)
+    assert len(family) == 3, "Redis, the front end, a pool"
+    os.kill(system.process.pid, signal.SIGINT)
+    assert system.wait() == 0
+    assert not any(is_alive(pid) for pid in family)
+    said = [line for line in system.lines if line.startswith(("stopping", "stopped"))]
+    assert [line.split()[0] for line in said] == ["stopping:", "stopping:", "stopped"]
+
+
 def test_a_key_from_first_to_last(start: Start, state: Path, tmp_path: Path) -> None:
     system = start("--keys", ATELIER_LOG_FORMAT="json")
-    generate = ("generate", "a star", "--server", system.url, "-o", str(tmp_path / "star.png"))
-    refused = atelier(*generate)
+    generate = ("generate", "a star", "-o", str(tmp_path / "star.png"), "--server")
+    refused = atelier(*generate, system.url)
     assert refused.returncode == 1 and "API key" in refused.stderr
     made = atelier("keys", "create", "--tenant", "acme", "--state", str(state))
     key = made.stdout.strip()
-    done = atelier(*generate, ATELIER_API_KEY=key)
+    done = atelier(*generate, system.url, ATELIER_API_KEY=key)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "star.png").read_bytes().startswith(b"\x89PNG")
     key_id = key.split("_")[1]
@@ -58,8 +80,18 @@ def test_a_key_from_first_to_last(start: Start, state: Path, tmp_path: Path) -> 
     quota = ("tenants", "set", "acme", "max_queued=7", "--state", str(state))
     assert atelier(*quota).returncode == 0
     until(lambda: '"queued";q=7' in policy(system.url, key), "the tenant's quota", 20)
+    with Client(system.url, key) as client:
+        job_id = start_long_job(client)
+    end_by_ctrl_c(system)
+    again = start("--keys", ATELIER_LOG_FORMAT="json")
+    with Client(again.url, key) as client:
+        client.job_id = job_id
+        assert [event.name for event in client.follow()][-1] == "succeeded"
     assert atelier("keys", "revoke", key_id, "--state", str(state)).returncode == 0
-    until(lambda: atelier(*generate, "--key", key).returncode == 1, "the end of the key", 20)
-    os.kill(system.process.pid, 2)
-    assert system.wait() == 0
-    assert key not in "\n".join(system.lines)
+    until(
+        lambda: atelier(*generate, again.url, "--key", key).returncode == 1,
+        "the end of the key",
+        20,
+    )
+    again.close()
+    assert key not in "\n".join(system.lines + again.lines)

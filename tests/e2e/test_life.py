@@ -1,4 +1,4 @@
-"""What a system survives, and how it ends."""
+"""What a system survives, and how it ends; by Ctrl-C, `test_keys.py` has it."""
 
 from __future__ import annotations
 
@@ -41,22 +41,6 @@ def test_a_job_outlives_the_pool_that_runs_it(start: Start, state: Path) -> None
         assert names.count("running") == 2, "the second pool did not take it up"
         assert names[-1] == "succeeded"
         assert len(client.job()["outputs"]) == 4
-
-
-def test_ctrl_c_drains_and_leaves_nobody_behind(start: Start) -> None:
-    system = start()
-    with Client(system.url) as client:
-        job_id = start_long_job(client)
-    family = children(system.process.pid)
-    assert len(family) == 3, "Redis, the front end, a pool"
-    os.kill(system.process.pid, signal.SIGINT)
-    assert system.wait() == 0
-    assert not any(is_alive(pid) for pid in family)
-    said = [line for line in system.lines if line.startswith(("stopping", "stopped"))]
-    assert [line.split()[0] for line in said] == ["stopping:", "stopping:", "stopped"]
-    with Client(start().url) as client:
-        client.job_id = job_id
-        assert [event.name for event in client.follow()][-1] == "succeeded"
 
 
 def test_kill_of_the_supervisor_leaves_nobody_behind_and_loses_nothing(start: Start) -> None:

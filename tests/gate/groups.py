@@ -1,7 +1,7 @@
 """Groups of tests that run in one process, in their order.
 
 A group is a test file, or a part of one that shares fixtures: in `tests/families` a family. Files
-of `tiers.GROUPS` are one group, because they share a running system.
+of `tiers.GROUPS` are one group, because they share what a fixture of the session makes.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ def test_fails(n):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folder for tests of another project, whose pytest finds the gate's plugins."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # others' plugins take a second each
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     return tmp_path
 

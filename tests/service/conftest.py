@@ -26,7 +26,11 @@ from tests.service.standin import StandIn
 
 @pytest.fixture(scope="module", autouse=True)
 def leaks_are_found() -> Iterator[None]:
-    """Collect garbage at a module's end: what it left open fails it and no later one."""
+    """Collect garbage at a module's end: what it left open fails it and no later one.
+
+    What was there before, most of it imported, is not looked through again and again.
+    """
+    gc.freeze()
     yield
     gc.collect()
 
@@ -78,7 +82,8 @@ async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
 async def served(app: FastAPI, settings: Settings) -> AsyncIterator[str]:
     """The app behind a real uvicorn on a free port of this machine: its address."""
     server = make_server(app, settings)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    # Made from a number, it knows its protocol: asyncio sends parts of answers at once then.
+    with socket.socket(fileno=socket.create_server(("127.0.0.1", 0)).detach()) as listener:
         running = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:
             assert not running.done(), running

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +109,15 @@ def files(values: Values, name: str) -> Mapping[str, str]:
     return found
 
 
+@cache
+def _question() -> str:
+    (scaled,) = yaml.safe_load_all((K8S / "components/keda/scaled-object.yaml").read_text())
+    return str(scaled["spec"]["triggers"][0]["metadata"]["query"])
+
+
 def query(values: Values, model: Model) -> str:
     """Return the question by which KEDA counts the pools of a model."""
-    (scaled,) = yaml.safe_load_all((K8S / "components/keda/scaled-object.yaml").read_text())
-    text: str = scaled["spec"]["triggers"][0]["metadata"]["query"]
-    text = text.replace('model="MODEL"', f'model="{model.name}", {values.place}')
+    text = _question().replace('model="MODEL"', f'model="{model.name}", {values.place}')
     return text.replace("atelier_queue_up", f"atelier_queue_up{{{values.place}}}")
 
 
