@@ -21,7 +21,7 @@ NAME = "atelier"
 EXTRA = "cpu"
 """Extra that a wheel installs without being asked: whoever has no source tree wants the whole
 system, and `atelier up` is it."""
-INIT = f'''"""Images and video from SDXL, Flux, FLUX.2 klein, Z-Image, Qwen-Image and Wan.
+INIT = f'''"""Images and video from SDXL, Flux, FLUX.2 klein, Z-Image, Qwen-Image, Wan and LTX-2.
 
 `{NAME}.__main__` is the command line.
 """

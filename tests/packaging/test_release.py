@@ -1,4 +1,4 @@
-"""The release workflow: what may publish, and that its steps are what they say."""
+"""Workflows: what may publish, and that the release's steps are what they say."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import yaml
 from tests.deploy.docker.tools import run
 
 ROOT = Path(__file__).resolve().parents[2]
-FILE = ROOT / ".github" / "workflows" / "release.yml"
+WORKFLOWS = ROOT / ".github" / "workflows"
+FILE = WORKFLOWS / "release.yml"
 WORKFLOW: dict[str, Any] = yaml.safe_load(FILE.read_text("utf-8"))
 JOBS: dict[str, Any] = WORKFLOW["jobs"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -47,14 +48,16 @@ def bash(script: str, folder: Path, **variables: str) -> subprocess.CompletedPro
     )
 
 
-def test_the_schema_and_the_linter_find_nothing() -> None:
-    said = run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", str(FILE))
+@pytest.mark.parametrize("file", sorted(WORKFLOWS.glob("*.yml")), ids=lambda file: file.name)
+def test_the_schema_and_the_linter_find_nothing(file: Path) -> None:
+    said = run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", str(file))
     assert "ok" in said, said
-    assert run("yamllint", "--strict", str(FILE)) == ""
+    assert run("yamllint", "--strict", str(file)) == ""
 
 
-def test_every_action_is_pinned_by_its_commit() -> None:
-    used = [line for line in FILE.read_text("utf-8").splitlines() if "uses:" in line]
+@pytest.mark.parametrize("file", sorted(WORKFLOWS.glob("*.yml")), ids=lambda file: file.name)
+def test_every_action_is_pinned_by_its_commit(file: Path) -> None:
+    used = [line for line in file.read_text("utf-8").splitlines() if "uses:" in line]
     assert used and [line for line in used if not PINNED.match(line)] == []
 
 

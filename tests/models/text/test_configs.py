@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import config as type_checks
-from transformers import UMT5Config as UMT5
+from transformers import UMT5Config as Umt5
 
 from models.text.clip import ClipConfig, ClipTextModel
 from models.text.t5 import T5Config, T5Encoder
@@ -61,7 +61,7 @@ def test_t5_from_a_hub_config() -> None:
 def test_umt5_from_a_hub_config() -> None:
     config = UMT5Config.from_dict(UMT5_XXL)
     assert (config.vocab_size, config.d_ff, config.num_layers) == (256384, 10240, 24)
-    assert UMT5Config() == UMT5Config.from_dict(UMT5().to_dict())  # transformers' defaults
+    assert UMT5Config() == UMT5Config.from_dict(Umt5().to_dict())  # transformers' defaults
     with pytest.raises(ValueError, match="relu, gated-gelu, not 'gated-silu'"):
         UMT5Config.from_dict({**UMT5_XXL, "feed_forward_proj": "gated-silu"})
 
