@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import Qwen2TokenizerFast  # type: ignore[attr-defined]
-
 from models.checkpoint.folder import CheckpointError
 from models.text.tokenizer import Tokenizer, Tokens, from_word
 
@@ -42,7 +40,7 @@ class QwenTokenizer(Tokenizer):
     def __init__(self, folder: Path, chat: Chat) -> None:
         """Raises: CheckpointError: no tokenizer there, or one that pads on the left."""
         choices = (("tokenizer.json",), ("vocab.json", "merges.txt"))
-        super().__init__(Qwen2TokenizerFast, folder, *choices)
+        super().__init__("Qwen2TokenizerFast", folder, *choices)
         self.chat = chat
         if self._tokenizer.padding_side != "right":
             raise CheckpointError(

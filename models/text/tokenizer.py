@@ -9,12 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int
-from transformers import (  # type: ignore[attr-defined]
-    CLIPTokenizerFast,
-    GemmaTokenizerFast,
-    PreTrainedTokenizerBase,
-    T5TokenizerFast,
-)
 
 from models.checkpoint.folder import CheckpointError
 from models.interface.pipeline import RequestWarning
@@ -53,10 +47,11 @@ class Piece(NamedTuple):
 class Tokenizer:
     """Cuts prompts to a length and pads them to it. Serves any number of threads."""
 
-    def __init__(
-        self, kind: type[PreTrainedTokenizerBase], folder: Path, *choices: tuple[str, ...]
-    ) -> None:
+    def __init__(self, kind: str, folder: Path, *choices: tuple[str, ...]) -> None:
         """Read the tokenizer of a folder that holds all files of one of the choices.
+
+        Args:
+            kind: its class in transformers.
 
         Raises:
             CheckpointError: the folder or a file of it is missing or damaged.
@@ -65,8 +60,11 @@ class Tokenizer:
         if not any(all((folder / name).is_file() for name in names) for names in choices):
             wanted = " or ".join(" and ".join(names) for names in choices)
             raise CheckpointError(f"{folder}: no tokenizer in it; it should hold {wanted}")
+        import transformers  # half a second, which only processes with a model need to spend
+
+        tokenizers = getattr(transformers, kind)
         try:
-            self._tokenizer = kind.from_pretrained(folder, local_files_only=True)
+            self._tokenizer = tokenizers.from_pretrained(folder, local_files_only=True)
         except Exception as error:  # the library's own parsers raise bare Exceptions
             raise CheckpointError(f"{folder}: the tokenizer cannot be read: {error}") from error
         self._lock = threading.Lock()  # length and padding are state of the tokenizer itself
@@ -190,21 +188,21 @@ class ClipTokenizer(Tokenizer):
 
     def __init__(self, folder: Path) -> None:
         choices = (("tokenizer.json",), ("vocab.json", "merges.txt"))
-        super().__init__(CLIPTokenizerFast, folder, *choices)
+        super().__init__("CLIPTokenizerFast", folder, *choices)
 
 
 class T5Tokenizer(Tokenizer):
     """T5's sentence pieces."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(T5TokenizerFast, folder, ("tokenizer.json",), ("spiece.model",))
+        super().__init__("T5TokenizerFast", folder, ("tokenizer.json",), ("spiece.model",))
 
 
 class GemmaTokenizer(Tokenizer):
     """Gemma's sentence pieces; padding goes before the text."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(GemmaTokenizerFast, folder, ("tokenizer.json",), ("tokenizer.model",))
+        super().__init__("GemmaTokenizerFast", folder, ("tokenizer.json",), ("tokenizer.model",))
         self._tokenizer.padding_side = "left"
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token

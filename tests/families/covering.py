@@ -30,8 +30,7 @@ MODELS: Mapping[str, Collection[str]] = {
     "test_adapters.py::test_adapters_change_the_encoding_of_every_chunk": (),
     "test_adapters_of_variants.py": (),
     "test_auditions.py": FLUX,
-    "test_drawing.py::test_a_layout_draws_what_one_device_draws": (*SUITE, "flux-kontext"),
-    "test_drawing.py::test_a_slice_of_two_processes_draws_what_one_device_draws": FLUX_AND_WAN,
+    "test_drawing.py::test_a_slice_of_two_processes_draws_what_one_device_draws": FLUX,
     "test_enlargers.py::test_others_have_none": FLUX,
     "test_executables.py": FLUX_AND_WAN,
     "test_finite.py::test_a_decoder_that_overflows_ends_the_job": FLUX_AND_WAN,
@@ -44,23 +43,27 @@ MODELS: Mapping[str, Collection[str]] = {
     "test_progressive.py::test_others_do_not_have_it": WITHOUT_DRAFTS,
     "test_prompt_weights.py::test_a_layout_draws_chunks_as_one_device_does": (),
     "test_token_buckets.py": FLUX,
+    "test_upscaling.py::test_an_image_is_drawn_larger": FLUX_AND_WAN,
 }
 """Models in the gate by file, or by file and test; elsewhere the families themselves."""
 
 CASES: Mapping[str, int] = {
     "test_adapters.py::test_presets_and_images_go_with_adapters[flux]": 2,
-    "test_drawing.py::test_a_layout_draws_what_one_device_draws[flux]": 3,
     "test_prompt_weights.py::test_a_layout_encodes_what_one_device_encodes[sdxl]": 3,
 }
 """Cases of a model, where one is too few."""
 
 PARAMETERS: Mapping[str, str] = {
+    "test_adapters.py::test_adapters_are_the_weights_that_they_are_merged_into[ltx]": "one",
     "test_company.py::test_a_padded_batch_is_alike_at_every_place": "bfloat16",
     "test_company.py::test_company_changes_no_bit": "bfloat16",
+    "test_drawing.py::test_a_layout_draws_what_one_device_draws[ltx]": "ring 2 of ulysses 4",
+    "test_drawing.py::test_a_slice_of_two_processes_draws_what_one_device_draws": "elastic",
     "test_enlargers.py::test_two_passes_by_the_models_own_upscaler": "text",
 }
-"""Parameter that the gate's cases have: in bfloat16 sums depend on their order the most, and a
-request of text compiles the fewest programs."""
+"""Parameter that the gate's cases have, of all models or of one: in bfloat16 sums depend on their
+order the most, an elastic batch takes parts of a slice, a ring of other ways to split is met once,
+and an adapter of one page and a request of text compile the fewest programs."""
 
 
 def nightly(items: Iterable[pytest.Item]) -> Iterable[pytest.Item]:
@@ -100,7 +103,7 @@ def _beyond(
     test: str, model: str, items: Sequence[pytest.Item], number: int
 ) -> Sequence[pytest.Item]:
     """Return a model's cases but for those in the gate."""
-    wanted = PARAMETERS.get(test, "")
+    wanted = PARAMETERS.get(f"{test}[{model}]", PARAMETERS.get(test, ""))
     eligible = [item for item in items if wanted in item.name]
     count = CASES.get(f"{test}[{model}]", 1)
     stride = max(len(eligible) // count, 1)

@@ -179,8 +179,9 @@ async def test_what_fast_batching_tells_is_what_it_does(
     request = SUITE["flux"].least_request
     folder = SUITE["flux"].least(tmp_path_factory.mktemp("flux"))
     flux = registry.load("flux", str(folder), "bfloat16", {})
-    engine = Engine(flux, layout, 2, fast(2))
-    alone = Engine(flux, layout, 2)
+    kept = Kept()
+    engine = Engine(flux, layout, 2, fast(2), executables=kept)
+    alone = Engine(flux, layout, 2, executables=kept)
     try:
         await engine.warm_up([request])
         await engine.larger_ready([request])

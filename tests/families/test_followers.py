@@ -92,10 +92,11 @@ def steps_traced(
     source, entry = source_of(name, folder / name), entry_of(name)
     first, fresh = abstract(source, entry), Tracer(abstract(source, entry), logical_layout())
     rows: dict[Hashable, Any] = {}
+    traced: set[Hashable] = set()
     programs: set[StepProgram] = set()
     for fields in requests(first, entry, wishes_of(first)):
         message = json.loads(json.dumps(outline(first.prepare(fields, entry.images))))
-        programs |= traced(fresh, outlined(message), rows)
+        programs |= trace(fresh, outlined(message), rows, traced)
     return programs, first
 
 
@@ -126,16 +127,22 @@ def test_a_fresh_pipeline_traces_the_steps_of_each_scheduler(name: str, tmp_path
         assert {one.METHOD for one in methods} == {"unipc", "dpm", "flow_match_euler"}
 
 
-def traced(tracer: Tracer, prepared: Prepared, rows: dict[Hashable, Any]) -> set[StepProgram]:
-    """The keys of all its steps, which were traced.
+def trace(
+    tracer: Tracer, prepared: Prepared, rows: dict[Hashable, Any], traced: set[Hashable]
+) -> set[StepProgram]:
+    """Trace the steps of a request that were not traced yet; return the keys of all.
 
     Args:
         rows: by kind of inputs, what they make a row of.
+        traced: steps by their keys and the kinds of what they are given.
     """
     kind = signature(prepared.inputs)
     if kind not in rows:
         rows[kind] = tracer.encode(prepared.inputs).out_info
     steps = {step.phase: step for step in prepared.steps}
     for step in steps.values():
-        tracer.step(step.phase, step.values, rows[kind])
+        which = (step.phase, signature(step.values), kind)
+        if which not in traced:
+            tracer.step(step.phase, step.values, rows[kind])
+            traced.add(which)
     return set(steps)

@@ -6,8 +6,6 @@ anew: `python -m tests.families.test_matrix`.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +18,6 @@ from models.loading.sources import SHAPES
 from models.spec.model_spec import ModelSpec
 from tests.families.covering import models_of
 from tests.families.suite import EVERY, SUITE, loaded
-from tests.gate.print_tiers import GATE, NIGHTLY
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "design" / "families.md"
@@ -28,11 +25,15 @@ HERE = "tests/families"
 VARIANTS = f"{HERE}/test_adapters_of_variants.py"
 HOSTS = "tests/workers/multihost/test_drawing.py"
 COLLECT_S = 600.0
-COSTLY = ("two hosts",)
-"""Mechanisms that the gate shows with an image family and a video family: each case starts two
-processes, which compile the model for themselves."""
+"""For all modules to be imported, on a busy machine."""
+COSTLY = ("two hosts", "upscaler")
+"""Mechanisms that the gate shows with one or two families: two processes compile the model for
+themselves, and an upscaler reads nothing but pixels, whichever model has drawn them."""
 IN_GATE, HELD, REASONED = "gate", "yes", "no"
-COLLECT = ("-q", "--collect-only", "-o", "addopts=--strict-markers", "-p", "tests.gate.print_tiers")
+COLLECT = (
+    *("-q", "-s", "--collect-only", "-o", "addopts=--strict-markers", "-p", "no:faulthandler"),
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of what is already imported
+)
 
 
 @dataclass(frozen=True)
@@ -103,28 +104,32 @@ MECHANISMS: Mapping[str, Mechanism] = {
 }
 
 
+class Collected:
+    """A pytest plugin that keeps what was collected: by test, its models, and whether the gate has
+    a case of them."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, dict[str, bool]] = defaultdict(dict)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Note each case's models and tier."""
+        for item in session.items:
+            test, _, case = item.nodeid.removesuffix("]").partition("[")
+            for model in models_of(case):
+                is_in_gate = item.get_closest_marker("nightly") is None
+                self.found[test][model] = self.found[test].get(model, False) or is_in_gate
+
+
 @cache
 def collected() -> Mapping[str, Mapping[str, bool]]:
     """Return the models of each test, and whether the gate has a case of them.
 
-    pytest runs in a process of its own: the tests of this run may be only some of them.
+    By a run of pytest in this process: the tests of the run around it may be only some of them.
     """
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *COLLECT, HERE, HOSTS],
-        capture_output=True,
-        text=True,
-        timeout=COLLECT_S,
-        cwd=ROOT,
-    )
-    found: dict[str, dict[str, bool]] = defaultdict(dict)
-    for line in ran.stdout.splitlines():
-        tier, _, name = line.partition(" ")
-        test, _, case = name.removesuffix("]").partition("[")
-        if tier in (GATE, NIGHTLY):
-            for model in models_of(case):
-                found[test][model] = found[test].get(model, False) or tier == GATE
-    assert found, ran.stdout + ran.stderr
-    return found
+    plugin = Collected()
+    code = pytest.main([*COLLECT, *(str(ROOT / place) for place in (HERE, HOSTS))], [plugin])
+    assert code == 0 and plugin.found, f"pytest ended with {code!r}"
+    return plugin.found
 
 
 def page() -> str:
@@ -163,7 +168,7 @@ def cells(model: str) -> Iterator[str]:
             yield REASONED
 
 
-@pytest.mark.timeout(2 * COLLECT_S)
+@pytest.mark.timeout(COLLECT_S)
 def test_no_cell_is_empty() -> None:
     """Without a reason, that is."""
     holes = [
@@ -175,7 +180,7 @@ def test_no_cell_is_empty() -> None:
     assert not holes
 
 
-@pytest.mark.timeout(2 * COLLECT_S)
+@pytest.mark.timeout(COLLECT_S)
 @pytest.mark.parametrize("model", EVERY)
 def test_what_a_model_serves_is_shown(model: str, tmp_path: Path) -> None:
     """And what it lacks, it refuses: a cell without a test is no untested mechanism."""
@@ -184,7 +189,7 @@ def test_what_a_model_serves_is_shown(model: str, tmp_path: Path) -> None:
     assert said == {name: model in MECHANISMS[name].models for name in said}
 
 
-@pytest.mark.timeout(2 * COLLECT_S)
+@pytest.mark.timeout(COLLECT_S)
 def test_each_family_meets_each_mechanism_in_the_gate() -> None:
     nightly = [
         (model, name)

@@ -6,6 +6,7 @@ import asyncio
 import io
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from models.checkpoint.folder import CheckpointError
 from models.interface.pipeline import Fields, Pipeline, denoise, generate
 from models.interface.token_buckets import OF_SIZE
 from models.spec.quality_presets import Quality, StepCache
+from tests.families.adapters import Kept
 from tests.families.suite import EVERY, SUITE, loaded
 from tests.families.test_drawing import LATENTS, assert_alike
 from tests.parallel.layouts import layout
@@ -59,11 +61,21 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def load(folders: dict[str, Path]) -> Load:
-    def load(
-        case: str = "flux", token_buckets: float = 0.3, dtype: str = "float32", **how: Any
-    ) -> Pipeline:
+    """Return a pipeline, made once."""
+
+    @cache
+    def made(case: str, token_buckets: float, dtype: str, has_cache: bool) -> Pipeline:
         defaults, source = of_size(SIZES[case][0]), str(folders[case])
+        how: dict[str, Any] = {"qualities": CACHED} if has_cache else {}
         return registry.load(case, source, dtype, defaults, token_buckets=token_buckets, **how)
+
+    def load(
+        case: str = "flux",
+        token_buckets: float = 0.3,
+        dtype: str = "float32",
+        has_cache: bool = False,
+    ) -> Pipeline:
+        return made(case, token_buckets, dtype, has_cache)
 
     return load
 
@@ -76,6 +88,12 @@ def bucketed(load: Load) -> Pipeline:
 @pytest.fixture(scope="module")
 def unpadded(load: Load) -> Pipeline:
     return load(token_buckets=0.0)
+
+
+@pytest.fixture(scope="module")
+def kept() -> Kept:
+    """What one engine has compiled, for the others, too."""
+    return Kept()
 
 
 def of_size(size: tuple[int, ...]) -> Fields:
@@ -116,12 +134,12 @@ def programs(engine: Engine, requests: Sequence[Fields]) -> list[BucketPrograms]
     ],
 )
 async def test_sizes_share_a_step_program_and_change_no_bit_of_each_other(
-    case: str, name: str, dtype: str, load: Load
+    case: str, name: str, dtype: str, load: Load, kept: Kept
 ) -> None:
     by, sizes = layout(**LAYOUTS[name]), SIZES[case]
     pipeline = placed(load(case, dtype=dtype), by)
     requests = [request(pipeline, size) for size in sizes]
-    engine = Engine(pipeline, by, 3, exact(2))
+    engine = Engine(pipeline, by, 3, exact(2), executables=kept)
     try:
         together = await asyncio.gather(*(drawn(engine, fields) for fields in requests))
         alone = [await drawn(engine, fields) for fields in requests]
@@ -137,8 +155,8 @@ async def test_sizes_share_a_step_program_and_change_no_bit_of_each_other(
     assert len({id(of_size.decode) for of_size in found}) == len(sizes), "decoders by size"
 
 
-async def test_rows_of_other_sizes_share_a_batch(bucketed: Pipeline) -> None:
-    engine = Engine(bucketed, layout(), 2, exact(2))
+async def test_rows_of_other_sizes_share_a_batch(bucketed: Pipeline, kept: Kept) -> None:
+    engine = Engine(bucketed, layout(), 2, exact(2), executables=kept)
     seen: list[int] = []
     plain = engine.step_loop._meter.step
 
@@ -198,23 +216,23 @@ def test_a_padded_picture_is_diffusers(
 
 
 async def test_the_rest_of_a_padded_picture_is_the_same_to_the_bit(
-    bucketed: Pipeline, unpadded: Pipeline
+    bucketed: Pipeline, unpadded: Pipeline, kept: Kept
 ) -> None:
     """And a pool whose sizes have steps of their own begins anew: what was kept is of another
     shape."""
     fields = request(bucketed, SHORT[0], num_inference_steps=16)
     first, second, other = (
-        Engine(one, layout(), slots=1) for one in (bucketed, bucketed, unpadded)
+        Engine(one, layout(), slots=1, executables=kept) for one in (bucketed, bucketed, unpadded)
     )
     try:
-        whole, kept = await disturbed_at(3, first, fields, {})
-        rest = await second.generate(fields, {}, begin=kept)
+        whole, snapshot = await disturbed_at(3, first, fields, {})
+        rest = await second.generate(fields, {}, begin=snapshot)
         assert (rest.pixels == whole.pixels).all()
         [row] = [one.row.result() for one in programs(other, [fields])]
         with pytest.raises(UnfitSnapshot):
-            check_fit(kept, first._launcher.leaves(row), frozenset(kept.leaves), 16)
+            check_fit(snapshot, first._launcher.leaves(row), frozenset(snapshot.leaves), 16)
         steps: list[int] = []
-        anew = await other.generate(fields, {}, lambda row: steps.append(row.done), begin=kept)
+        anew = await other.generate(fields, {}, lambda row: steps.append(row.done), begin=snapshot)
         assert len(steps) == 16
         assert_alike(anew.pixels, whole.pixels)
     finally:
@@ -261,7 +279,7 @@ def test_an_image_beneath_the_noise_is_padded_too(bucketed: Pipeline, unpadded: 
 
 
 def test_what_knows_one_size_has_steps_of_its_own(load: Load, tmp_path: Path) -> None:
-    cached = load(qualities=CACHED)
+    cached = load(has_cache=True)
     assert not cached.prepare(request(cached, FULL, quality="cached"), {}).step_bucket
     assert cached.prepare(request(cached, FULL), {}).step_bucket
     far = cached.spec.limits.max_side_px + 64

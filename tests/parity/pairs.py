@@ -18,6 +18,7 @@ from PIL import Image
 from models import registry
 from models.interface.pipeline import PyTree
 from tests import coarse
+from tests.parity.lazily import Lazily
 from tests.parity.programs import Programs
 from tests.parity.test_flux import Result, png
 
@@ -48,10 +49,7 @@ def pairs_of(
     read: Callable[[Path], Any],
 ) -> Mapping[str, Pair]:
     """Return a pair of each checkpoint, which are arguments of `make` behind a folder."""
-    return {
-        name: Pair(make(root / str(index), **made), read)
-        for index, (name, made) in enumerate(checkpoints.items())
-    }
+    return Lazily(lambda name: Pair(make(root / name, **checkpoints[name]), read))
 
 
 def packed(tensors: Mapping[str, Any]) -> np.ndarray:

@@ -36,6 +36,7 @@ from tests.parity.adapter_files import (
     their_pixels,
     write,
 )
+from tests.parity.lazily import Lazily
 from tests.parity.test_adapters_flux import plain
 from tests.parity.test_flux import BASE, png
 from tests.parity.test_flux_tools import CASES, REQUESTS, Case, Request
@@ -117,7 +118,7 @@ class Tool:
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Tool]:
     root = tmp_path_factory.mktemp("tools")
-    return {name: Tool(name, MADE[name].make(root / name)) for name in ASKED}
+    return Lazily(lambda name: Tool(name, MADE[name].make(root / name)))
 
 
 @pytest.mark.parametrize(

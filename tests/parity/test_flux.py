@@ -25,6 +25,7 @@ from PIL import Image
 from models import registry
 from models.interface.pipeline import PyTree, denoise
 from tests import coarse
+from tests.parity.lazily import Lazily
 from tests.parity.programs import Programs
 from tests.parity.tiny import make_flux
 
@@ -149,7 +150,7 @@ class Pair:
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
     root = tmp_path_factory.mktemp("flux")
-    return {name: Pair(root / str(i), made) for i, (name, made) in enumerate(CHECKPOINTS.items())}
+    return Lazily(lambda name: Pair(root / name, CHECKPOINTS[name]))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from models.flux.redux import READ
 from models.interface.pipeline import PyTree
 from models.loading.sources import ImagePromptSource
 from tests import coarse
+from tests.parity.lazily import Lazily
 from tests.parity.programs import Programs
 from tests.parity.test_flux import (
     BASE,
@@ -131,7 +132,7 @@ class Pair:
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
     root = tmp_path_factory.mktemp("redux")
-    return {name: Pair(root / str(i), case) for i, (name, case) in enumerate(CASES.items())}
+    return Lazily(lambda name: Pair(root / name, CASES[name]))
 
 
 def embeds(pair: Pair, request: Request) -> dict[str, torch.Tensor]:

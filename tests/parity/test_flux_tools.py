@@ -28,6 +28,7 @@ from PIL import Image
 from models import registry
 from models.interface.pipeline import PyTree
 from tests import coarse
+from tests.parity.lazily import Lazily
 from tests.parity.programs import Programs
 from tests.parity.test_flux import (
     BASE,
@@ -190,7 +191,7 @@ class Pair:
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
     root = tmp_path_factory.mktemp("tools")
-    return {name: Pair(root / str(i), case) for i, (name, case) in enumerate(CASES.items())}
+    return Lazily(lambda name: Pair(root / name, CASES[name]))
 
 
 randn = torch.randn

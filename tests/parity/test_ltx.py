@@ -21,6 +21,7 @@ from models.interface.pipeline import RequestError
 from models.ltx.latents import places_of
 from models.ltx.load import load
 from tests import coarse
+from tests.parity.lazily import Lazily
 from tests.parity.programs import Programs
 from tests.parity.test_flux import RELATIVE, Result, assert_far, assert_same, png, relative
 from tests.parity.tiny_ltx_pipeline import ODD, make_ltx
@@ -102,7 +103,7 @@ class Pair:
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
     root = tmp_path_factory.mktemp("ltx")
-    return {name: Pair(root / str(n), made) for n, (name, made) in enumerate(CHECKPOINTS.items())}
+    return Lazily(lambda name: Pair(root / name, CHECKPOINTS[name]))
 
 
 def theirs(pair: Pair, request: Mapping[str, Any], image: Image.Image | None = None) -> Sounding:

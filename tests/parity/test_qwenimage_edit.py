@@ -23,6 +23,7 @@ from models import registry
 from models.interface.pipeline import RequestError
 from models.spec.image_sizes import size_of_area
 from tests import coarse
+from tests.parity.lazily import Lazily
 from tests.parity.pairs import MASK, ours, zeroed
 from tests.parity.programs import Programs
 from tests.parity.test_flux import Result, assert_far, assert_same, png
@@ -84,7 +85,7 @@ class Pair:
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
     root = tmp_path_factory.mktemp("edit")
-    return {name: Pair(root / str(i), made) for i, (name, made) in enumerate(CHECKPOINTS.items())}
+    return Lazily(lambda name: Pair(root / name, CHECKPOINTS[name]))
 
 
 def theirs(pipeline: Any, request: Mapping[str, Any], image: Any, **images: Image.Image) -> Result:

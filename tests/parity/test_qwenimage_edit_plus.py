@@ -21,6 +21,7 @@ from models import registry
 from models.interface.pipeline import RequestError
 from models.qwenimage.edit.prompts import NUMBERED, Showing
 from tests import coarse
+from tests.parity.lazily import Lazily
 from tests.parity.pairs import zeroed
 from tests.parity.programs import Programs
 from tests.parity.test_flux import Result, assert_far, assert_same, png
@@ -65,7 +66,7 @@ class Pair:
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
     root = tmp_path_factory.mktemp("plus")
-    return {name: Pair(root / str(i), made) for i, (name, made) in enumerate(CHECKPOINTS.items())}
+    return Lazily(lambda name: Pair(root / name, CHECKPOINTS[name]))
 
 
 def ours(

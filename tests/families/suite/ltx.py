@@ -30,6 +30,16 @@ WIDE: Fields = {
     "audio_cross_attention_dim": 48,
     "num_layers": 2,
 }
+DECODERS: dict[str, Fields] = {
+    "audio_vae": {"num_res_blocks": 1},
+    "vocoder": {
+        "resnet_kernel_sizes": [3],
+        "resnet_dilations": [[1]],
+        "bwe_resnet_dilations": [[1]],
+    },
+    "latent_upsampler": {"num_blocks_per_stage": 1},
+}
+"""One block where there may be several: they are half of what is compiled. tests/parity has all."""
 SCALES: Fields = {
     "guidance_scale": 3.0,
     "audio_guidance_scale": 5.0,
@@ -43,7 +53,8 @@ def _ltx(folder: Path, **transformer: Any) -> Path:
     from tests.parity.tiny_ltx_pipeline import make_ltx
 
     network = transformer or WIDE
-    return make_ltx(folder, transformer=network, connectors=CONNECTORS, text_encoder=LAYERS)
+    parts = {"transformer": network, "connectors": CONNECTORS, "text_encoder": LAYERS}
+    return make_ltx(folder, **parts, **DECODERS)
 
 
 def _least_ltx(folder: Path) -> Path:

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from models.loading.abstract import abstract_module
 from models.nn.layers.step_cache import PlannedStep, blank_plan
 from models.parallel.trace_options import TraceOptions
 from models.sdxl.config import UNetConfig
 from models.sdxl.network import UNet
 from models.spec.quality_presets import WEIGHTS
+from tests.models.nn.layers.test_conv_strips import drawn
 from tests.models.sdxl.test_config import SDXL_BASE
 
 SIZE, PROMPTS, ROWS = 8, 2, 2
@@ -36,7 +38,9 @@ WHOLE, REUSE = (0.0,), (1.0,)
 
 @pytest.fixture(scope="module")
 def unet() -> UNet:
-    return UNet(UNetConfig.from_dict(SDXL_BASE | SMALL), rngs=nnx.Rngs(0))
+    network = drawn(abstract_module(UNet, UNetConfig.from_dict(SDXL_BASE | SMALL)))
+    assert isinstance(network, UNet)
+    return network
 
 
 def inputs(unet: UNet, seed: int) -> list[jax.Array]:
@@ -61,15 +65,27 @@ def step(
     unet: UNet, cached: dict[str, jax.Array], weights: Any, told: list[jax.Array]
 ) -> tuple[np.ndarray, dict[str, jax.Array]]:
     """The prediction by rows' plans, and what they keep then."""
-    cache = PlannedStep("planned", cached, {WEIGHTS: jnp.array(weights)})
-    found = unet(*told, cache=cache)
-    return np.asarray(found), cache.after
+    found, after = _planned(unet, cached, jnp.array(weights), told)
+    return np.asarray(found), after
+
+
+def plain(unet: UNet, told: list[jax.Array]) -> np.ndarray:
+    """The prediction without a plan, by the network as it is at the moment."""
+    return np.asarray(jax.jit(lambda *told: unet(*told))(*told))
+
+
+@nnx.jit
+def _planned(
+    unet: UNet, cached: dict[str, jax.Array], weights: jax.Array, told: list[jax.Array]
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    cache = PlannedStep("planned", cached, {WEIGHTS: weights})
+    return unet(*told, cache=cache), cache.after
 
 
 def test_a_whole_step_is_the_plain_one(unet: UNet) -> None:
     told = inputs(unet, 1)
     found, after = step(unet, kept(unet), [WHOLE, WHOLE], told)
-    np.testing.assert_allclose(found, unet(*told), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found, plain(unet, told), rtol=1e-5, atol=1e-5)
     assert np.abs(after["residual"]).min() < np.abs(after["residual"]).max()
 
 
@@ -80,17 +96,17 @@ def test_a_step_that_is_left_out_runs_the_outermost_level_alone(
     before, now = inputs(unet, 1), inputs(unet, 2)
     _, after = step(unet, kept(unet), [WHOLE, WHOLE], before)
     found, still = step(unet, after, [REUSE, WHOLE], now)
-    plain = np.asarray(unet(*now))
+    whole = plain(unet, now)
     one_row = slice(0, PROMPTS)
-    assert np.abs(found[one_row] - plain[one_row]).max() > 1e-3
-    np.testing.assert_allclose(found[PROMPTS:], plain[PROMPTS:], rtol=1e-5, atol=1e-5)
+    assert np.abs(found[one_row] - whole[one_row]).max() > 1e-3
+    np.testing.assert_allclose(found[PROMPTS:], whole[PROMPTS:], rtol=1e-5, atol=1e-5)
     assert np.array_equal(still["residual"][0], after["residual"][0])
     taken: list[Any] = []
     inner = unet.inner
     monkeypatch.setattr(unet, "inner", lambda *told: taken.append(inner(*told)) or taken[-1])
-    unet(*before)
-    monkeypatch.setattr(unet, "inner", lambda *told: taken[0])
-    expected = np.asarray(unet(*now))
+    came_up = jax.jit(lambda *told: (unet(*told), taken.pop())[1])(*before)
+    monkeypatch.setattr(unet, "inner", lambda *told: came_up)
+    expected = plain(unet, now)
     np.testing.assert_allclose(found[one_row], expected[one_row], rtol=1e-5, atol=1e-5)
 
 

@@ -15,11 +15,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 from safetensors.numpy import load_file, save_file
 
 from models import registry
-from models.interface.pipeline import Pipeline, generate
+from models.interface.pipeline import Pipeline
 from models.loading.sources import Files
 from models.parallel.axis_rules import auto_mesh
 from models.weights.quantize import Rounding
 from models.weights.sharing import PlacedArrays
+from tests.parity.programs import Programs
 
 DEMO = Path(registry.__file__).parent / "demo" / "flux"
 OTHER = "x_embedder.weight"
@@ -77,9 +78,11 @@ def test_each_draws_what_it_draws_alone(edited: Path) -> None:
     pipelines = [load(folder, Files(shared)) for folder in (DEMO, edited)]
     pixels = []
     for pipeline, folder in zip(pipelines, (DEMO, edited), strict=True):
-        fields = {**pipeline.spec.defaults, **REQUEST}
-        pixels.append(generate(pipeline, fields, {}))
-        np.testing.assert_array_equal(pixels[-1], generate(load(folder), fields, {}))
+        programs = Programs(pipeline)
+        prepared = pipeline.prepare({**pipeline.spec.defaults, **REQUEST}, {})
+        pixels.append(programs.drawn(prepared)[1])
+        _, alone = programs.drawn(prepared, load(folder).weights)
+        np.testing.assert_array_equal(pixels[-1], alone)
     assert (pixels[0] != pixels[1]).any()
 
 

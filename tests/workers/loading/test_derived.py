@@ -13,12 +13,13 @@ from flax import nnx
 from safetensors.numpy import load_file
 
 from models.adapters.names_of import names_of
-from models.interface.pipeline import Pipeline, generate
+from models.interface.pipeline import Pipeline
 from models.weights.loader import flat_parameters
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
+from tests.parity.programs import Programs
 from tests.workers.demo_adapters import DEMO, SCALE, adapter
 from workers.loading import model as loading
 from workers.loading.derived import derived_loras, derived_models, whole_settings
@@ -86,11 +87,6 @@ def pools(name: str) -> dict[str, PoolSettings]:
     return {"p": PoolSettings(model=name)}
 
 
-def drawn(pipeline: Pipeline) -> np.ndarray:
-    fields = {**pipeline.spec.defaults, "prompt": "two red circles", "seed": 5, "num_images": 1}
-    return generate(pipeline, fields, {}).astype(int)
-
-
 def kernel(pipeline: Pipeline, name: str) -> np.ndarray:
     """A layer's kernel, by diffusers' name."""
     named = names_of(pipeline).find(name)
@@ -113,7 +109,10 @@ def test_a_fused_kernel_is_the_bases_and_the_product(tmp_path: Path) -> None:
         assert np.abs(expected).max() > 0.1
         np.testing.assert_allclose(delta, expected, atol=1e-5)  # a sum of four in float32
     assert base.spec.fingerprint != fused.spec.fingerprint
-    assert np.abs(drawn(base) - drawn(fused)).mean() > 0.5
+    fields = {**base.spec.defaults, "prompt": "two red circles", "seed": 5, "num_images": 1}
+    programs, prepared = Programs(base), base.prepare(fields, {})
+    drawn, other = (programs.drawn(prepared, one.weights)[1].astype(int) for one in (base, fused))
+    assert np.abs(drawn - other).mean() > 0.5
 
 
 def test_a_fused_adapter_that_does_not_fit_stops_the_start(tmp_path: Path) -> None:

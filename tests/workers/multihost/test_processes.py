@@ -37,7 +37,8 @@ LEAVE_S = 120.0
 """For all to leave when one has: it takes a fraction of a second, and longer on a busy machine."""
 DRAIN_S = 600.0
 """Half of it for jobs to end."""
-TWO = "mesh = {ici = {context = 2}, dcn = {context = 2}}"
+TWO = "mesh = {ici = {context = 2}, dcn = {fsdp = 2}}"
+"""Half of the weights is on each host."""
 FOUR = "mesh = {dcn = {context = 4}}"
 CFG = "mesh = {ici = {context = 2}, dcn = {cfg = 2}}"
 

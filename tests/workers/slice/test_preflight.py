@@ -8,6 +8,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +17,12 @@ from tempfile import mkdtemp
 import pytest
 
 from deploy.exit_codes import EXIT_CONFIG
+from models.checkpoint.folder import CheckpointError
 from service.settings.mesh import HostsSettings, MeshSettings
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
+from service.settings.settings import Settings
+from workers.loading.explain import explain
 from workers.slice import preflight
 from workers.slice.preflight import (
     GPU,
@@ -261,30 +265,27 @@ model = "flux"
 """
 
 
-def start(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A worker without weights: a start gets as far as to them, or not."""
-    config = tmp_path / "atelier.toml"
-    config.write_text(SETTINGS)
-    return subprocess.run(
-        [sys.executable, "-m", "atelier", "worker", "--pool", "flux", "--explain"],
-        cwd=REPOSITORY,
-        env={**os.environ, "ATELIER_CONFIG": str(config), **environment},
-        capture_output=True,
-        text=True,
-    )
-
-
 @pytest.mark.skipif(any(Path("/dev").glob("accel[0-9]*")), reason="there are TPUs")
 @pytest.mark.skipif(any(Path("/dev/vfio").glob("[0-9]*")), reason="there may be TPUs")
 def test_a_worker_ends_before_it_looks_for_weights(tmp_path: Path) -> None:
-    ended = start(tmp_path, JAX_PLATFORMS="tpu")
+    config = tmp_path / "atelier.toml"
+    config.write_text(SETTINGS)
+    ended = subprocess.run(
+        [sys.executable, "-m", "atelier", "worker", "--pool", "flux", "--explain"],
+        cwd=REPOSITORY,
+        env={**os.environ, "ATELIER_CONFIG": str(config), "JAX_PLATFORMS": "tpu"},
+        capture_output=True,
+        text=True,
+    )
     assert ended.returncode == EXIT_CONFIG
     assert "there is no device file of a TPU" in ended.stderr
     assert "/absent" not in ended.stderr
 
 
-def test_a_worker_on_the_cpu_is_not_asked(tmp_path: Path) -> None:
-    ended = start(tmp_path, JAX_PLATFORMS="cpu", TPU_WORKER_HOSTNAMES="localhost")
-    assert ended.returncode == EXIT_CONFIG
-    assert "/absent" in ended.stderr
-    assert "this machine" not in ended.stderr
+def test_a_worker_on_the_cpu_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its start gets as far as to the weights."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "localhost")
+    settings = Settings(**tomllib.loads(SETTINGS))
+    with pytest.raises(CheckpointError, match="/absent"):
+        explain(settings, "flux")
