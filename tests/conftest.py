@@ -48,16 +48,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         hypothesis.settings.load_profile("same")
 
 
-RARELY = (100_000, 20, 20)
-"""Thresholds of the garbage collector. Tracing makes millions of objects, few of them cyclic: by
-Python's own thresholds a twelfth of the time of such tests goes into looking for those."""
-
-
 def pytest_collection_finish() -> None:
     """Spare every garbage collection what imports have made, which stays to the end."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*RARELY)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -92,6 +86,23 @@ def forget_programs() -> Iterator[None]:
 
 KEEPING = ("families", "models", "parallel", "parity")
 """Folders whose modules compile many programs, and ask nothing about compiling."""
+
+
+USUALLY, RARELY = gc.get_threshold(), (100_000, 20, 20)
+"""Thresholds of the garbage collector."""
+MAKING = (*KEEPING, "service/jobs/model/test_state_machine.py", "service/test_patterns.py")
+"""Folders and files whose tests make millions of objects, few of them cyclic: by Python's own
+thresholds a twelfth of their time and more goes into looking for those."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def garbage(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Collects garbage rarely where much is made; elsewhere what is left open shows soon."""
+    path = request.path.relative_to(Path(__file__).parent)
+    is_making = any(path.is_relative_to(place) for place in MAKING)
+    gc.set_threshold(*(RARELY if is_making else USUALLY))
+    yield
+    gc.set_threshold(*USUALLY)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -12,7 +12,7 @@ from tests.gate.groups import Group, in_groups
 
 ROOT = Path(__file__).parents[1]
 
-COMPUTING, WAITING = 2, 5
+COMPUTING, WAITING = 2, 3
 """Test processes for two cores: of tests that compute, and of tests that wait for processes."""
 
 MARKERS = {"check": "not (compiles or processes or browser)", "test": "not nightly", "all": ""}

@@ -127,6 +127,7 @@ async def assert_drawn(store: Store, job: Job, expected: list[np.ndarray]) -> No
         assert_same(picture, wanted)
 
 
+@pytest.mark.timeout(900)  # two slices start, one after the other
 @pytest.mark.parametrize(
     ("killed", "hosts", "mesh"), [(1, 2, TWO), (2, 4, FOUR)], ids=["of two", "of four"]
 )

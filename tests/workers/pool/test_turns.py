@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -185,12 +186,16 @@ async def test_weights_that_cannot_come_end_the_process(
             (here,) = present(workers)
             (away,) = {*NAMES} - {here}
 
+            tried = threading.Event()
+
             def broken(keep_copies: bool = True) -> float:
+                tried.set()
                 raise RuntimeError("no room")
 
             workers[away].engine.weights.come_back = broken  # type: ignore[method-assign]
             await queue.put(waiting := job(away))
-            await until(lambda: workers[here].engine.weights.is_away)
+            await until(tried.is_set)
+            assert workers[here].engine.weights.is_away
             kept = await queue.get(waiting.id)
             assert kept is not None and kept.state is JobState.QUEUED
 
