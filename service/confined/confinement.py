@@ -125,10 +125,12 @@ def refuse_files(*descriptors: int) -> bool:
     Args:
         descriptors: of open files that may be opened again.
     """
+    if platform.system() != "Linux":
+        return False
     libc = ctypes.CDLL(None, use_errno=True)
     handled = ctypes.c_uint64(_ALL_FILE_ACCESS)
     ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(handled), ctypes.sizeof(handled), 0)
-    if platform.system() != "Linux" or ruleset < 0:
+    if ruleset < 0:
         return False
     for folder in _imported_from():
         opened = os.open(folder, os.O_PATH)

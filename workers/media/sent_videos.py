@@ -30,6 +30,8 @@ PROGRAM = Path(__file__).with_name("video_process.py")
 LENGTH_BYTES = 8
 STREAM_BYTES = 2**22
 """Bytes of frames that may wait to be read."""
+HEAD_BYTES = 2**16
+"""More than a PNG has beside its pixels."""
 TIMES = 4
 """Processor time that a file may take here, as a multiple of what a check may take: frames are
 scaled, too, and a pool's processor may be a slower one."""
@@ -137,18 +139,28 @@ async def _ask(child: Process, videos: list[Video]) -> tuple[list[bytes], dict[s
     assert child.stdin is not None and child.stdout is not None
     about = {"videos": [video.about for video in videos]}
     data = await asyncio.to_thread(packed, about, *(video.data for video in videos))
+    most_frames = sum(video.about["max_frames"] for video in videos)
+    most_bytes = max(map(_frame_bytes, videos))
     frames: list[bytes] = []
     try:
         child.stdin.write(data)
         await child.stdin.drain()
         child.stdin.close()
         while length := int.from_bytes(await child.stdout.readexactly(LENGTH_BYTES), "big"):
+            if length > most_bytes or len(frames) == most_frames:
+                raise ConnectionError  # a decoder that a file has taken over
             frames.append(await child.stdout.readexactly(length))
         answer: dict[str, Any] = json.loads(await child.stdout.readline())
     except (ConnectionError, asyncio.IncompleteReadError):
-        await child.wait()
+        await _end(child)
         return [], None
     return frames, answer
+
+
+def _frame_bytes(video: Video) -> int:
+    """Return more than a frame's PNG has: three bytes a pixel, a byte a line, and its chunks."""
+    width, height = video.about["size"]
+    return int(4 * width * height + height + HEAD_BYTES)
 
 
 async def _end(child: Process) -> None:

@@ -25,6 +25,7 @@ from service.settings.limits import LimitSettings
 from tests.hostile_images import HOSTILE_VIDEOS, video
 from tests.models.wan.test_request import FIELDS
 from tests.workers.toy import SPEC
+from workers.media import sent_videos
 from workers.media.sent_videos import SentVideos
 from workers.media.video import encode_video
 
@@ -170,3 +171,17 @@ def test_a_spec_keeps_it_in_json() -> None:
     assert ModelSpec.model_validate_json(kept).frame_scaling["face_video"] == FrameScaling(
         **asdict(ANIMATE["face_video"])
     )
+
+
+@pytest.mark.parametrize("answer", ["(2**60).to_bytes(8, 'big')", "(1).to_bytes(8, 'big') + b'a'"])
+async def test_a_child_that_a_file_has_taken_over_is_ended(
+    answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may send frames of any size, and any number of them."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"import sys\nsys.stdin.buffer.read()\nwhile True: sys.stdout.buffer.write({answer})\n"
+    )
+    monkeypatch.setattr(sent_videos, "PROGRAM", program)
+    with pytest.raises(RequestError, match="breaks the decoder"):
+        await scaled({"control_video": clip(5)})
