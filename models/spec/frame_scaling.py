@@ -1,8 +1,8 @@
 """Scaling of the frames of a request's videos to the size that a model reads them in.
 
-Pools scale frames where they decode them: in a process of its own, which holds one frame at a time.
-Frames that have that size already stay as they are, so that a model may scale what it is given
-without asking. Nothing here needs JAX.
+A pool decodes and scales frames in a separate process, which holds one frame at a time. Models call
+the same functions, which return a frame unchanged if it already has the size. Nothing here needs
+JAX.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Workflows: what may publish, and that the release's steps are what they say."""
+"""Workflows of GitHub: who may publish, and what the steps of a release do."""
 
 from __future__ import annotations
 

@@ -121,8 +121,8 @@ def videos_of(
         if scaling := spec.frame_scaling.get(field_of(path)):
             size = scaling.size(fields["width"], fields["height"])
             most = fields["num_frames"] if path in VIDEO_FIELDS else 1
-            told = {"path": path, "scaling": asdict(scaling), "size": size, "max_frames": most}
-            yield Video(path, data, told)
+            about = {"path": path, "scaling": asdict(scaling), "size": size, "max_frames": most}
+            yield Video(path, data, about)
 
 
 def paths_of(videos: list[Video], counts: list[int]) -> Iterator[str]:

@@ -22,13 +22,13 @@ MAX_TEXT_CHARS = 2**16
 class Message:
     """Message of an agent, read as any JSON of clients is: within bounds, a piece at a time.
 
-    The SDK is given the message with a short name in place of each long text. It would parse and
-    copy images of many megabytes several times, and hold up the event loop meanwhile.
+    The SDK gets the message with a short placeholder instead of each long text. It would parse and
+    copy images of many megabytes several times, and block the event loop meanwhile.
     """
 
     def __init__(self, receive: Receive, max_bytes: int, hold: Hold) -> None:
         self.texts: dict[str, str] = {}
-        """Long texts by their names, which nobody can guess."""
+        """Long texts by their placeholders, which are random."""
         self._receive = receive
         self._max_bytes = max_bytes
         self._hold = hold
@@ -49,25 +49,27 @@ class Message:
             data, has_more = message.get("body", b""), message.get("more_body", False)
             seen += len(data)
             if seen > self._max_bytes:
-                said = f"the body may have {self._max_bytes} bytes; send a smaller image"
-                raise BodyTooLarge(said)
+                detail = f"the body may have {self._max_bytes} bytes; send a smaller image"
+                raise BodyTooLarge(detail)
             self._hold.add(len(data))
             for start in range(0, len(data), SLICE_BYTES):
                 reader.feed(data[start : start + SLICE_BYTES])
                 await asyncio.sleep(0)
         self._is_read = True
-        body = await asyncio.to_thread(lambda: json.dumps(self._named(reader.finish())).encode())
+        body = await asyncio.to_thread(
+            lambda: json.dumps(self._shortened(reader.finish())).encode()
+        )
         return {"type": "http.request", "body": body, "more_body": False}
 
-    def _named(self, value: Any) -> Any:
-        """Return a value with names in place of long texts."""
+    def _shortened(self, value: Any) -> Any:
+        """Return a value with placeholders instead of long texts."""
         match value:
             case str() if len(value) > MAX_TEXT_CHARS:
                 name = f"text {secrets.token_hex(16)}"
                 self.texts[name] = value
                 return name
             case dict():
-                return {key: self._named(member) for key, member in value.items()}
+                return {key: self._shortened(member) for key, member in value.items()}
             case list():
-                return [self._named(member) for member in value]
+                return [self._shortened(member) for member in value]
         return value
